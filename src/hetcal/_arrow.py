@@ -19,7 +19,7 @@ _GUESSED_CLASSES = 1000  # number of classes assumed for lists of variable lengt
 
 
 class ParquetBatches:
-    """A callable that iterates over a dataset from its beginning, batch by batch.
+    """Callable that returns a new iterator over the batches of a Parquet dataset at every call.
 
     Parameters
     ----------
@@ -28,9 +28,10 @@ class ParquetBatches:
     other_columns : mapping of ``labels``, ``sample_weight`` and ``groups`` to a column or None
     batch_rows : rows per batch, or None
     elements : approximate number of logits per batch if `batch_rows` is None
-    by_number : whether labels refer to the numbers in the column names (label 10 is the column named 10)
-        If False, labels are positions among the columns. By default True if `logits` is None, and False
-        otherwise.
+    by_number : whether labels refer to the numbers in the column names
+        If True, label 10 is converted to the position of the column named ``10`` or ``logit_10``. If False,
+        or if not all columns are numbered, labels are not converted. By default True if `logits` is None, and
+        False otherwise.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class ParquetBatches:
 
 
 def logits_columns(schema: Any, logits: str | list[str] | None, other_columns: list[str]) -> list[str]:
-    """Columns of the logits.
+    """Return the names of the columns that contain the logits.
 
-    If `logits` is None, the columns are inferred: the numeric columns that start with ``logit_`` if there are
-    several, otherwise the only column of lists, otherwise all numeric columns. `other_columns` and the index
-    of a data frame are never logits.
+    If `logits` is None, the names are inferred, without `other_columns` and the index of a data frame. They
+    are the numeric columns that start with ``logit_`` if there are several, otherwise the only column of
+    lists, otherwise all numeric columns. Several columns of lists, or of probabilities, raise an error.
     """
     refuse_repeated(schema)
     named = [logits] if isinstance(logits, str) else list(logits or [])
@@ -160,7 +161,7 @@ def is_list(arrow_type: Any) -> bool:
 
 
 def open_dataset(path: Any) -> Any:
-    """Open a Parquet file, folder or dataset as a `pyarrow.dataset.Dataset`."""
+    """Open a Parquet file or folder as a `pyarrow.dataset.Dataset`; a dataset is returned unchanged."""
     try:
         import pyarrow
         from pyarrow import dataset

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE", "SMALL", "axes_or_new", "style_axes"]
 
-LARGE, SMALL = 10, 8.5  # font sizes: LARGE for axis titles, SMALL for tick labels and legends
+LARGE, SMALL = 10, 8.5  # font sizes: LARGE for the names of axes, SMALL for most other text
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """Return `ax`, or the axes of a new figure of this size in inches."""
+    """Return `ax`, or if it is None, the axes of a new figure with `size` = (width, height) in inches."""
     try:
         from matplotlib import pyplot
     except ImportError as error:

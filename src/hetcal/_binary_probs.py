@@ -67,18 +67,21 @@ def two_columns(
     Parameters
     ----------
     probs : (n,) or (n, 1) array, tensor or table
-        A column named ``prob_<class>`` names class 1.
+        In a table, the column name ``prob_<class>`` gives the name of class 1. The name ``prob_1`` gives
+        none.
     labels : (n,) labels, or None
-        If they are text, the name in them that differs from the name of class 1 becomes that of class 0.
+        If the column names class 1 and the labels are text, their other name becomes the name of class 0.
+        Numeric labels above 1 are refused. Labels are ignored for a tensor, or if `class_names` are passed.
     class_names : names of both classes, or None
+        If the column names class 1, this name must not be the first of the two.
     fit_names : class names with which a calibrator was fitted, or None
-        If there are two and class 1 is one of them, the other is the name of class 0.
+        If there are two, and one of them is the name of class 1, the other becomes the name of class 0.
     remedy : end of the error for labels of more than two classes
     name : name of the argument `probs` in errors
 
     Returns
     -------
-    probs : tensor for a tensor, table with two columns for a named column, otherwise an array
+    probs : tensor for a tensor, `BinaryTable` if the column names class 1, otherwise an array
     """
     if not _has_one_column(probs):
         return probs
@@ -114,16 +117,20 @@ def both_columns(probs: Any, name: str = "probs", scores_remedy: str = _SCORES) 
 
 
 def positive_name(column: str, name: str) -> str | None:
-    """Name of class 1 from its column ``prob_<name>``; None for ``prob_1`` and other names of columns."""
+    """Return the name of class 1 from the name ``prob_<class>`` of the only column.
+
+    The result is None for ``prob_1`` and for names without ``prob_``. Any other number, as in ``prob_0``,
+    raises an error.
+    """
     match = _PROB_COLUMN.fullmatch(column)
     numbers = None if match is None else class_numbers([match[1]])
     if match is None or numbers == [1]:
         return None
     if numbers is not None:
         raise ValueError(
-            f"{name} must have a column for each class, or a single column called prob_1 or, with the name "
-            f"of class 1, prob_<name>, got only {printable(column)!r}; add the other column, or replace this "
-            "one with a column prob_1 that contains the probability of class 1"
+            f"{name} must have a column for each class, or a single column prob_1 or prob_<name of class 1>, "
+            f"got only {printable(column)!r}; add the other column, or replace this one with a column prob_1 "
+            "that contains the probability of class 1"
         )
     return match[1]
 
@@ -131,10 +138,10 @@ def positive_name(column: str, name: str) -> str | None:
 def binary_names(
     positive: str, labels: NDArray[Any] | None, *, name: str = "labels", remedy: str
 ) -> list[str]:
-    """Names of class 0 and class 1, where `positive` is class 1.
+    """Return the names of class 0 and class 1; the latter is `positive`.
 
     If the labels are text and include another name, this is the name of class 0. Otherwise class 0 is called
-    "not <positive>".
+    "not <positive>". Labels with several other names raise an error that ends with `remedy`.
     """
     others: list[str] = []
     if labels is not None and is_text(labels):
@@ -166,9 +173,10 @@ def refuse_swapped(names: Sequence[object], positive: str, name: str) -> None:
 
 
 def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]:
-    """Names of class 0 and class 1, where the name of class 0 comes from the fit if possible.
+    """Return the names of class 0 and class 1, with the name of class 0 from the fit if possible.
 
-    This is possible if the fit had two classes and one of them is class 1.
+    If the fit had two classes, and one of them has the name of class 1 in `names`, the other is class 0.
+    Otherwise `names` are returned unchanged.
     """
     if fit_names is None or len(fit_names) != 2 or names[1] not in fit_names:
         return names
@@ -176,7 +184,7 @@ def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]
 
 
 def _has_one_column(probs: Any) -> bool:
-    if probs is None or hasattr(probs, "n_classes"):  # batches, which have a column for each class
+    if probs is None or hasattr(probs, "n_classes"):  # batches have n_classes, and a column for each class
         return False
     shape = getattr(probs, "shape", None)
     shape = as_array(probs, "probs").shape if shape is None else tuple(shape)
@@ -184,7 +192,10 @@ def _has_one_column(probs: Any) -> bool:
 
 
 def _check_numeric(y: NDArray[Any], p: FloatArray, remedy: str, *, is_named: bool) -> None:
-    """Refuse labels of a third class, and warn if `p` seems to contain confidences instead of P(class 1)."""
+    """Refuse labels above 1, and warn if `p` seems to contain confidences instead of P(class 1).
+
+    There is no warning if `is_named`, which means that the name of the column contains that of class 1.
+    """
     if y.dtype.kind not in "iubf" or y.ndim != 1 or len(y) != len(p):
         return  # check_labels raises the error for such labels later
     if (y > 1).any():

@@ -41,16 +41,17 @@ PREDICTION_COLUMNS = ("predicted", "prediction", "pred", "y_pred", "confidence")
 # Names that pandas and Dask give an unnamed index, and that pandas gives an unnamed column of a CSV file
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
-# A number, perhaps after a prefix. A negative number needs a separator: logit_-3 matches, logit-3 does not.
+# A number, perhaps after a prefix. Between a prefix and a negative number, a separator is required: logit_-3
+# matches, logit-3 does not.
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:(logit)|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 _MAX_DIGITS = 18  # every number with at most this many digits fits in an int64
-_MAX_SHOWN = 8  # maximum number of names listed in an error
+_MAX_SHOWN = 8  # an error lists at most this many names, followed by the last name if there are more
 
 
 def column_names(table: Any) -> list[str] | None:
-    """Names of the columns of a data frame or table, None for an array."""
+    """Names of the columns of a data frame or table, as strings; None for an array."""
     columns = getattr(table, "column_names", None)  # a table of PyArrow
     if columns is None or callable(columns):
         columns = getattr(table, "columns", None)  # a data frame of pandas or polars
@@ -62,8 +63,8 @@ def column_names(table: Any) -> list[str] | None:
 def class_names_of(columns: Sequence[object]) -> list[str]:
     """Class names from column names.
 
-    If all columns are numbered, the class names are the numbers. Otherwise they are the column names, without
-    the prefix ``logit_`` or ``prob_`` if all columns have one.
+    If all columns are numbered, such as ``3`` or ``logit_3``, the class names are the numbers as text.
+    Otherwise they are the column names, without the prefix ``logit_`` or ``prob_`` if all columns have one.
     """
     numbers = class_numbers(columns)
     if numbers is not None:
@@ -80,7 +81,11 @@ def counted_names(n_classes: int) -> list[str]:
 def column_order(
     fit_names: Sequence[str] | None, names: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position in this input of every column seen in fit; None if the columns need no reordering.
+    """Return the position in this input of each column of the fit, or None if no reordering is needed.
+
+    Columns are compared by name. If `fit_names` is None, the columns of the fit count as "0", "1", …, and are
+    compared only with names that are these numbers in some order. If the columns of this input are named "0",
+    "1", … in order, and those of the fit have other names, the input counts as an array without names.
 
     Parameters
     ----------
@@ -100,7 +105,10 @@ def column_order(
 def align_columns(
     fit_names: Sequence[str], names: Sequence[str], name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position of each of `fit_names` in `names`; None if the order is the same."""
+    """Return the position of each of `fit_names` in `names`, or None if both have the same order.
+
+    Names that differ, or that are repeated and in another order, raise an error.
+    """
     if list(fit_names) == list(names):
         return None
     for origin, columns in (("fit", fit_names), ("this input", names)):
@@ -124,12 +132,12 @@ def align_columns(
 
 
 def is_index(name: object) -> bool:
-    """Whether a column has the name that pandas or Dask gives an unnamed index."""
+    """Whether a column has a name that pandas or Dask gives to an unnamed index or column."""
     return _INDEX.fullmatch(str(name)) is not None
 
 
 def index_columns(schema: Any) -> set[str]:
-    """Columns of an Arrow schema that store the index of a data frame."""
+    """Names of the columns of an Arrow schema that store the index of a data frame."""
     unnamed = {name for name in schema.names if is_index(name)}
     try:
         metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
@@ -149,7 +157,7 @@ def refuse_repeated(schema: Any, name: str = "columns") -> None:
 
 
 def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
-    """Raise an error if `class_names` are the names of the columns in another order."""
+    """Raise an error if the class names `names` are the names of the columns in another order."""
     if list(columns) != list(names) and sorted(columns) == sorted(names):
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(map(printable, columns[:9]))}), "
@@ -159,11 +167,11 @@ def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
 
 
 def refuse_other_columns(table: Any, name: str) -> None:
-    """Raise an error if a table passed from Python has columns that contain no scores of a class.
+    """Raise an error if a table passed from Python has columns other than those of the classes.
 
-    These are columns without the prefix ``logit_`` or ``prob_``, if others have one. If no column has a
-    prefix, they are columns with the usual names of labels and predictions. A mixture of both prefixes is
-    also refused.
+    If some columns have the prefix ``logit_`` or ``prob_``, columns without a prefix are refused, and so is a
+    mixture of both prefixes. If none has one, the usual names of labels and predictions are refused. Tables
+    whose columns are all numbered are accepted.
     """
     columns = column_names(table)
     if columns is None or class_numbers(columns) is not None:
@@ -189,7 +197,7 @@ def refuse_other_columns(table: Any, name: str) -> None:
 
 
 def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int] | None:
-    """Whole numbers that name the columns, or None if some columns have other names.
+    """Whole numbers in the names of the columns, or None if some columns have other names.
 
     A prefix such as ``logit_`` is ignored.
     """
@@ -207,10 +215,10 @@ def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int]
 
 
 def class_positions(columns: Sequence[object], name: str = "columns") -> dict[int, int] | None:
-    """Position of each column by its number, or None if numeric labels are positions of columns.
+    """Map the number of each column to its position; None if numeric labels are themselves positions.
 
-    Labels are positions if the columns are numbered 0, 1, 2, … in order, or if some have names that are not
-    numbers. Otherwise the numbers are class names: label 10 is the column named 10.
+    They are positions if the columns are numbered 0, 1, 2, … in order, or if the names of some columns are
+    not numbers. Otherwise labels refer to the numbers: label 10 is the column named 10.
     """
     numbers = class_numbers(columns, name)
     if numbers is None or numbers == list(range(len(numbers))):
@@ -228,10 +236,11 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 
 
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
-    """Convert labels to positions if the columns of a table, or `class_names`, number the classes.
+    """Convert labels that refer to classes by number to positions of columns.
 
-    `class_names` take precedence over columns with other names. If all `class_names` are whole numbers,
-    labels refer to these numbers; if they are text, integer labels are positions. Labels that need no
+    The numbers are in the names of the columns, as in :func:`class_positions`. If `class_names` are passed
+    and differ from the names of the columns, they are used instead: labels refer to `class_names` that are
+    whole numbers, while integer labels are positions if `class_names` are text. Labels that need no
     conversion are returned unchanged.
     """
     if labels is None:
@@ -276,7 +285,10 @@ def _is_whole(value: object) -> bool:
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:
-    """Positions of the columns to which labels refer by number; labels are integers, floats or text."""
+    """Look up the position of every label, which is a whole number stored as an integer, float or text.
+
+    `positions` maps the numbers of the columns to their positions. Other labels raise an error.
+    """
     array = np.asarray(labels)
     if array.dtype.kind == "O":
         array = np.array([str(v) for v in array.ravel()], dtype=str)
@@ -296,7 +308,7 @@ def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labe
 
 
 def _parse_whole(value: object) -> int | None:
-    """Whole number that a label represents, or None."""
+    """Whole number that a label represents, or None if it represents none."""
     if isinstance(value, str):
         match = _WHOLE.fullmatch(value) or _NUMBERED.fullmatch(value)
         if match is not None:

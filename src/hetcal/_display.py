@@ -12,7 +12,10 @@ _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
 def printable(text: object) -> str:
-    """Show U+FFFD in place of characters that control a terminal, reorder text or cannot be encoded."""
+    """Put U+FFFD in place of characters that break lines, control a terminal, or cannot be encoded.
+
+    Characters that reverse the direction of text are replaced, too.
+    """
     return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 
 
@@ -20,7 +23,7 @@ def display_name(name: str, max_length: int = _MAX_LENGTH) -> str:
     """Shorten a name to one line of at most `max_length` characters, for tables and text.
 
     Right-to-left text is enclosed in two additional invisible characters, so that it does not reorder the
-    text around it.
+    text around it. An empty name is shown as "(no name)".
     """
     visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())

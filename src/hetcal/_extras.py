@@ -17,6 +17,8 @@ def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra.
 
     The command names the packages rather than hetcal, so that it works for an installation from any source.
+    If the packages are unknown, for example because hetcal is not installed, the command installs the
+    extra from a checkout.
     """
     from importlib import metadata  # imported here to keep `import hetcal` fast
 

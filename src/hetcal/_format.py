@@ -11,12 +11,15 @@ _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """``0.0123`` as ``1.2%``; a dash for None and nan."""
+    """Format a fraction as a percentage, such as ``0.0123`` as ``1.2%``; None and nan give a dash."""
     return _MISSING if value is None or math.isnan(value) else f"{100 * value:.{digits}f}%"
 
 
 def points(value: float | None, digits: int = 1) -> str:
-    """``-0.04`` as ``−4.0``: percentage points with their sign; a dash for None and nan."""
+    """Format a fraction as signed percentage points, such as ``-0.04`` as ``−4.0``.
+
+    A value that rounds to zero has no sign. None and nan give a dash.
+    """
     if value is None or math.isnan(value):
         return _MISSING
     rounded = round(100 * value, digits)
@@ -24,21 +27,24 @@ def points(value: float | None, digits: int = 1) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Number with a fixed number of decimals; a dash for None and nan."""
+    """Format a number with `digits` decimals; None and nan give a dash."""
     return _MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def share(weight: float) -> str:
-    """``0.513`` as ``51%``; ``<1%`` for a small positive weight, a dash for zero."""
+    """Format a weight as a whole percentage, such as ``0.513`` as ``51%``.
+
+    A positive weight that rounds to zero gives ``<1%``, and zero gives a dash.
+    """
     return f"{weight:.0%}" if round(100 * weight) else "<1%" if weight > 0 else _MISSING
 
 
 def count_word(n: int) -> str:
-    """Small counts as words, larger ones with thousands separators."""
+    """Format counts up to ten as words, with "no" for zero, and larger ones with thousands separators."""
     return _WORDS[n] if n < len(_WORDS) else f"{n:,}"
 
 
 def round_up(n: float) -> int:
-    """Round up to the next whole number that has at most two significant digits."""
+    """Round up to the nearest whole number with at most two significant digits, such as 123 to 130."""
     step = 10 ** max(0, len(str(int(n))) - 2)
     return int(-(-n // step) * step)

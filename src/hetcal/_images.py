@@ -1,4 +1,7 @@
-"""Conversion of images, scores (B, K, d1, d2, …), to one row per position, and removal of ignored labels."""
+"""Conversion of scores of images (B, K, d1, d2, …) to rows (n, K), one per position.
+
+Rows whose label is to be ignored are removed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _MIN_AXES = 3  # arrays with at least this many axes are images
 
 @dataclass(frozen=True, eq=False)
 class FlatRows:
-    """Input of a public function with one row per position of the images.
+    """Arguments of a public function, with images converted to one row per position.
 
     Attributes
     ----------
@@ -55,7 +58,10 @@ class FlatRows:
         return self.image if used.size and used[0] != used[-1] else None
 
     def restore(self, rows: Any) -> Any:
-        """Images (B, K, d1, d2, …) from one row (n, K) per position; the same type as `rows`."""
+        """Convert rows (n, K), one per position, to images (B, K, d1, d2, …) of the same type.
+
+        A tuple of several such arrays or tensors gives a tuple of images.
+        """
         if isinstance(rows, tuple):
             return tuple(map(self.restore, rows))
         images = rows.reshape(*self.shape, rows.shape[1])
@@ -86,7 +92,7 @@ def flatten_images(
     Parameters
     ----------
     logits, probs : scores (n, K) or (B, K, d1, d2, …), one of which is None
-        A class axis of length 1 contains the probabilities of class 1.
+        If the class axis of `probs` has length 1, it contains the probabilities of class 1.
     labels : (n,) or (B, d1, d2, …) hard labels, soft labels in the shape of the scores, or None
     ignore_index : label of the rows to drop, or None
     n_classes : expected K of images, or None
@@ -95,7 +101,7 @@ def flatten_images(
 
     Notes
     -----
-    The rows of images are copied once, in the type of the input and on its device.
+    Arrays and tensors of images are copied at most once. Tensors stay on their device.
     """
     has_images = not confidences and (is_image(logits) or is_image(probs))
     if ignore_index is None and not has_images:
@@ -174,7 +180,7 @@ def _check_class_axis(z: Any, name: str, n_classes: int | None) -> None:
     if shape[1] == 1 and name == "logits":
         raise ValueError(
             f"logits must have at least 2 classes on axis 1, got shape {shape}; for the log-odds s of "
-            "class 1 pass both classes, 0 and s, stacked along axis 1"
+            "class 1 pass 0 and s, stacked along axis 1"
         )
     if n_classes is not None and shape[1] != n_classes and not (shape[1] == 1 and n_classes == 2):
         raise ValueError(
@@ -212,7 +218,7 @@ def _is_used(y: Any, ignore_index: int | None) -> BoolArray:
         raise ValueError(
             f"ignore_index must be left out for soft labels, got {ignore_index}; drop the unlabelled rows"
         )
-    if is_tensor(y):  # integers are widened, because an 8-bit tensor would convert ignore_index
+    if is_tensor(y):  # integers are widened, because in int8 an ignore_index of 255 would become -1
         y = y.detach()
         used = np.asarray(((y if y.is_floating_point() else y.long()) != ignore_index).cpu().numpy())
     elif is_text(y):
@@ -263,7 +269,7 @@ def _rows_of_scores(z: Any, shape: tuple[int, ...], keep: BoolArray | None) -> A
 
 
 def _take_rows(values: Any, keep: BoolArray) -> Any:
-    """Rows of an array, tensor or table for which `keep` is true, in the same type."""
+    """Rows for which `keep` is true. Arrays, tensors and tables keep their type; lists become arrays."""
     if is_tensor(values):
         import torch
 

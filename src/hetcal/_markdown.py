@@ -11,7 +11,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
 def escape(text: str) -> str:
-    """Escape text so that Markdown shows it unchanged."""
+    """Put a backslash before the characters that Markdown would interpret within a line."""
     return _SPECIAL.sub(r"\\\1", text)
 
 

@@ -1,7 +1,7 @@
 """Progress reports from long fits to an interface that shows them, such as the command line.
 
-A context variable holds the listener, the function that receives the reports, so fits need no argument for
-it. Without a listener, reports are ignored.
+The listener is the function that receives the reports. It is stored in a context variable, so that fits need
+no argument for it. Without a listener, reports are ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables of results, which terminals show with Rich and notebooks as HTML.
 
-A result describes its tables once, as plain text. The HTML has no background and inherits the colour of the
-text, so it fits light and dark notebooks. It loads nothing from the network.
+A result describes its tables once, as plain text. Their HTML sets no background and inherits the text colour
+of the page, so it fits light and dark notebooks. It loads nothing from the network.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RICH_STYLES = {
     Tone.UNCERTAIN: "yellow",
     Tone.SECONDARY: "dim",
 }
-# Colours of the dots before cells in HTML, with a contrast ratio of 3 or more to white and black.
+# Colours of the dots before cells in HTML. Their contrast ratio is at least 3 on white and on black.
 _DOT_COLOURS = {
     Tone.OVER: PALETTE["vermilion"],
     Tone.UNDER: PALETTE["blue"],
@@ -71,7 +71,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Note:
-    """Line below a table: a label, which is less prominent, and text. Either may be empty."""
+    """Line below a table. It has a label, which is less prominent, and a text; either may be empty."""
 
     label: str = ""
     text: str = ""
@@ -79,10 +79,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of plain text, with notes below it and possibly a sentence, `lead`, above it.
+    """Table of plain text, with notes below it and, if `lead` is not empty, a sentence above it.
 
     The first column and those in `left` are left-aligned. `optional` contains groups of columns, the most
-    important group first. Narrow terminals leave out the last groups.
+    important group first. A terminal that is too narrow for all columns leaves out the last groups.
     """
 
     title: str
@@ -118,7 +118,7 @@ class TableDisplay:
 
 
 def hidden_classes(n_hidden: int, remedy: str) -> tuple[Note, ...]:
-    """Note on classes that a table leaves out, if there are any."""
+    """Return a note on the number of classes that a table leaves out, or an empty tuple if it shows all."""
     if n_hidden <= 0:
         return ()
     return (Note(f"{n_hidden} more class{'' if n_hidden == 1 else 'es'}; {remedy}"),)

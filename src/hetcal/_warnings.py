@@ -1,7 +1,7 @@
 """The warnings of hetcal, and contexts that silence or collect them.
 
-:func:`warnings.catch_warnings` changes filters that all threads share, and concurrent calls restore them in
-any order. The contexts in this module use a context variable instead, which affects the current call only.
+:func:`warnings.catch_warnings` can change filters that all threads share, so that threads undo each other's
+changes. The contexts in this module use a context variable instead, whose value is separate in each thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
     "warn_thin_data",
 ]
 
-_MAX_OVERLAP = 0.05  # overlap of the fitted and the evaluated rows up to which there is no warning
+_MAX_OVERLAP = 0.05  # largest share of the smaller set that may be in both sets without a warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
-# Pairs of a warning category and the list that collects its messages, or None if the category is silenced;
-# the innermost context comes first
+# One pair for each active context, the innermost first: a warning category, and the list that collects its
+# messages. The list is None if the category is silenced.
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
 )
@@ -101,7 +101,11 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
-    """Warn that slices without rows use the shared parameters."""
+    """Warn that slices without rows use the shared parameters.
+
+    `slices` contains the numbers of these slices, and `name` maps a number to the name of the slice. There is
+    no warning if `slices` is empty.
+    """
     if slices.size:
         emit(
             f"no row is predicted as {_list(slices, name)}: the shared parameters are used instead of "
@@ -112,9 +116,9 @@ def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
 def warn_at_bound(
     slices: IntArray, name: Callable[[int], str], bounds: str, *, can_tie: bool = False
 ) -> None:
-    """Warn about slices whose optimum is at a bound.
+    """Warn about slices whose optimal inverse temperature is at one of its bounds.
 
-    `can_tie` states whether a finite Γ would keep these slices close to the others.
+    `can_tie` states whether a finite `gamma` would keep these slices close to the others.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
@@ -125,7 +129,7 @@ def warn_at_bound(
 
 
 def warn_confidences() -> None:
-    """Warn if one probability per row is probably the confidence of the prediction, not P(class 1)."""
+    """Warn that one probability per row is probably the confidence of the prediction, not P(class 1)."""
     emit(
         "probs with one value per row should be P(class 1), got values of at least 0.5 in all rows, although "
         "class 1 is less frequent than these values imply: they may be confidences of the predicted classes; "
@@ -136,8 +140,8 @@ def warn_confidences() -> None:
 def warn_fitted_rows(share: float) -> None:
     """Warn if a calibrator is evaluated on rows that it was fitted on.
 
-    `share` is the overlap relative to the fitted or the evaluated rows, whichever are fewer. A small
-    overlap causes no warning.
+    `share` is the number of rows in both sets, divided by the size of the smaller set. A share of up to 5%
+    causes no warning.
     """
     if share > _MAX_OVERLAP:
         partly = "" if share == 1 else f" (about {share:.0%} of the smaller of the two sets)"
@@ -148,7 +152,10 @@ def warn_fitted_rows(share: float) -> None:
 
 
 def warn_repeats(n_repeats: int) -> None:
-    """Warn about copies of rows: cross-validation may fit on one copy and evaluate on another."""
+    """Warn about copies of rows, since cross-validation may fit on one copy and evaluate on another.
+
+    There is no warning if `n_repeats`, the number of copies, is zero.
+    """
     if n_repeats:
         emit(
             f"logits should contain every row once, got {n_repeats} copies of other rows, nearly always "
@@ -163,8 +170,8 @@ def warn_separable(
 ) -> None:
     """Warn about separable slices, whose parameters have no finite optimum.
 
-    `can_tie` states whether a finite Γ would keep these slices close to the others, and `can_shrink` whether
-    a ridge would make their optimum finite.
+    `can_tie` states whether a finite `gamma` would keep these slices close to the others, and `can_shrink`
+    whether a ridge would make their optimum finite.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"

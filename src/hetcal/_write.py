@@ -1,9 +1,9 @@
 """Atomic file writing: a file is replaced completely or left unchanged.
 
 The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
-renamed once it is complete. A process that is killed leaves its temporary file behind. Readers ignore such
-files. Except on Windows, the next process that writes the same target removes them; a writer locks its
-temporary file while it runs, so that other processes do not remove it.
+renamed once it is complete. A process that is killed leaves its temporary file behind. Except on Windows, the
+next process that writes the same target removes such files. A writer locks its temporary file, so that other
+processes do not remove it before it is renamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_atomic(
     ----------
     path : file to write
         A symbolic link stays a link. A device or pipe is written to directly.
-    write : called with a binary file
+    write : function that is called once with a binary file and writes the content to it
     durable : whether to flush the content to disk before renaming, so that it survives a power failure
     """
     target = Path(path)
@@ -141,7 +141,7 @@ def _open_temporary(target: Path) -> tuple[IO[bytes], Path]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the temporary files of writers that are no longer running."""
+    """Remove the temporary files of writers that are no longer running; without locks, do nothing."""
     if fcntl is None:
         return
     for temporary in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):

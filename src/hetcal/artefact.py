@@ -28,7 +28,7 @@ _TEST_CLASSES = 512  # maximum number of predicted classes for which a loaded ca
 _TEST_ELEMENTS = 1 << 22  # maximum number of logits in the test of a loaded calibrator
 _MAX_CLASSES = 10_000_000  # maximum number of classes of a calibrator in a file
 _SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators in files of schema 1, which do not store it
-_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names; each takes as much space as the longest one
+_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names; each name takes as much space as the longest
 # Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
@@ -52,12 +52,18 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a calibrator that :func:`save` wrote; damaged files and files of a newer schema raise an error."""
+    """Read a calibrator that :func:`save` wrote, and return it.
+
+    Damaged files, and files of a newer schema than this version supports, raise an error.
+    """
     source = Path(path)
     if not source.is_file():
         other = "is not a regular file" if source.exists() else "does not exist"
         problem = "is a folder" if source.is_dir() else other
-        raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which {problem}")
+        raise FileNotFoundError(
+            f"path must be a calibrator file, got {str(source)!r}, which {problem}; pass the path of a file "
+            "that hetcal.save wrote"
+        )
     try:
         text = source.read_bytes().decode()
     except UnicodeDecodeError:
@@ -90,8 +96,8 @@ def decode(text: str, name: str) -> Any:
         checksum = _checksum(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({str(error)[:200]}); "
-            "save it again"
+            f"{name} must be a hetcal calibrator in JSON, got text that cannot be parsed "
+            f"({str(error)[:200]}); save it again"
         ) from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError(
@@ -133,7 +139,9 @@ def uses_groups(calibrator: Any) -> bool:
 def _check_schema(document: dict[str, Any], name: str) -> int:
     schema = document.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r:.20}")
+        raise ValueError(
+            f"{name}: schema must be a positive integer, got {schema!r:.20}; save the calibrator again"
+        )
     if schema > SCHEMA:
         raise ValueError(
             f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema!r:.20} "
@@ -217,7 +225,10 @@ def _check_input(calibrator: Any) -> None:
 
 
 def _test_predictions(calibrator: Any) -> None:
-    """Test the predictions for every pair of class and group, or for some of the pairs if there are many."""
+    """Raise ValueError if predictions are not valid probabilities or change decisions that must be preserved.
+
+    Every pair of predicted class and group is tested, or some of the pairs if there are many.
+    """
     n_classes = calibrator.n_features_in_
     if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MAX_CLASSES:
         raise ValueError(f"n_features_in_ must be an integer in 2..{_MAX_CLASSES}, got {n_classes!r}")

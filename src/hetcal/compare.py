@@ -111,7 +111,8 @@ class Comparison(TableDisplay):
     ----------
     rows : tuple of MethodResult, in the order of the methods
     n_fit, n_judged : number of rows used to fit and to evaluate
-    cross_fitted : True without test rows: the rows of the fit were evaluated, with out-of-fold predictions
+    cross_fitted : bool
+        True if there were no test rows, so the rows of the fit were evaluated with out-of-fold predictions.
     """
 
     rows: tuple[MethodResult, ...]
@@ -160,7 +161,11 @@ def comparison_tables(result: Comparison, title: str) -> tuple[Table, ...]:
 
 
 def paper_methods() -> dict[str, Any]:
-    """The methods in the tables of the paper, and AutoCalibrator."""
+    """Unfitted calibrators by name: the methods in the tables of the paper, and AutoCalibrator.
+
+    The paper is Zhao, Chen and Oymak, "On the Role of Dataset Quality and Heterogeneity in Model Confidence"
+    (2020).
+    """
     return {
         "Uncal": Identity(),
         "TS": TemperatureScaling(),
@@ -196,8 +201,9 @@ def compare(
 ) -> Comparison:
     """Fit every method on ``(logits, labels)`` and evaluate it on the test rows.
 
-    Without test rows, the rows of the fit are evaluated by five-fold cross-fitting: each is predicted by a
-    calibrator fitted on the other four folds. The calibrators in the result are fitted on all rows.
+    Without test rows, the rows of the fit are evaluated by five-fold cross-fitting: each row is predicted by
+    a calibrator that was fitted on the other four folds. The calibrators in the result are fitted on all
+    rows.
 
     Parameters
     ----------
@@ -209,7 +215,8 @@ def compare(
         Rows with the same name stay in one fold of the cross-fitting and of a calibrator's cross-validation.
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
         They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
-        same unless zeros were replaced to compute the logits.
+        same up to rounding, unless zeros were replaced to compute the logits. Without test rows, the shape is
+        (n, K).
     class_names : K strings; by default the column names of a data frame, or the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
@@ -246,7 +253,7 @@ def compare(
 def cross_fit(method: Any, source: MemorySource, n_folds: int = 5) -> FloatArray:
     """Out-of-fold probabilities (n, K): every row is predicted by a fit on the other folds.
 
-    A row whose group occurs only in its own fold remains uncalibrated.
+    A row remains uncalibrated if the other folds contain no row, or no row of its group.
     """
     rows, g = source.rows, source.groups
     fold = source.folds(min(n_folds, max(2, len(rows))))

@@ -15,7 +15,7 @@ __all__ = ["binary_logits", "to_logits"]
 
 
 def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
-    """Logarithms of probabilities: logits whose softmax is `probs`.
+    """Return the logarithms of probabilities, which are logits whose softmax is `probs`.
 
     Probabilities below `floor` are first raised to it, since zero has no logarithm. The rows for `fit` and
     for `predict_proba` need the same floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure this.
@@ -48,7 +48,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
 
 
 def binary_logits(scores: ArrayLike) -> FloatArray:
-    """Two columns ``(0, score)`` from one score per row, so that class 1 has probability ``sigmoid(score)``.
+    """Return logits ``(0, score)`` for one score per row, so that class 1 has probability ``sigmoid(score)``.
 
     Parameters
     ----------

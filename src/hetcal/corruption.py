@@ -1,7 +1,7 @@
 """Controlled degradation of training data: label noise, under-sampling and stratified splits.
 
-All functions take the labels, which they do not modify, and an explicit random generator. In the experiments,
-:func:`stratified_split` first sets aside the validation rows; only the training rows are then corrupted.
+All functions take the labels, which they do not modify, and an explicit random generator. To keep validation
+rows clean, set them aside with :func:`stratified_split`, and corrupt only the training rows.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def stratified_split(
 
 
 def _check_labels(labels: ArrayLike) -> IntArray:
-    """Labels as a new one-dimensional int64 array."""
+    """Validate class numbers and return them as a new one-dimensional int64 array."""
     y = as_array(labels, "labels")
     if y.ndim != 1:
         raise ValueError(f"labels must have one dimension, got shape {y.shape}; pass one class per row")
@@ -171,7 +171,7 @@ def _check_labels(labels: ArrayLike) -> IntArray:
 
 
 def _check_classes(classes: Iterable[int], n_classes: int | None) -> IntArray:
-    """Class numbers as an int64 array."""
+    """Validate the numbers of the affected classes and return them as a one-dimensional int64 array."""
     try:
         numbers = np.asarray(list(classes))
     except (TypeError, ValueError):

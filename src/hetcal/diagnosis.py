@@ -100,9 +100,10 @@ class ClassDiagnosis:
     accuracy, confidence, signed_gap : float
         Means over these rows; the gap is confidence − accuracy. All floats are nan if `n` is 0.
     gap_low, gap_high : float
-        Interval with confidence level ``1 - level`` for the gap in the population
-        (:func:`~hetcal.metrics.gap_intervals`). It refers to this class alone and is not adjusted for the
-        number of classes. The verdict depends on the p-value, not on this interval.
+        Interval for the gap in the population (:func:`~hetcal.metrics.gap_intervals`) with the confidence
+        level ``1 − level``, where `level` is the option of :func:`diagnose`. The interval refers to this
+        class alone and is not adjusted for the number of classes. The verdict depends on the p-value, not on
+        this interval.
     ece, floor, floor_q95 : float
         ECE_k, and the mean and 95% quantile of its noise floor.
     p_value, p_adjusted : float
@@ -239,19 +240,24 @@ def diagnose(
 ) -> Diagnosis:
     """Decide for every class whether its confidences are calibrated and, if not, in which direction they err.
 
-    The rows of a class are those predicted as that class. If the confidences are calibrated, the number of
-    correct predictions S among them has a Poisson-binomial distribution, and the p-value of the class is
-    ``2·min(P(S ≤ s), P(S ≥ s))``. It is exact down to 1e-15 if the variance ``Σ p̂(1−p̂)`` of S is at most
-    1,000, which is always the case for up to 4,000 rows. For larger variances, a saddlepoint approximation is
-    used; its relative error is below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over
-    the predicted classes controls the false discovery rate at `level`. A class without a significant gap is
-    called consistent only if its n rows would reveal a gap of `min_gap` with 80% power,
-    ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
+    The rows of a class are those predicted as that class. If the confidences p̂ are calibrated, the number S
+    of correct predictions among them has a Poisson-binomial distribution. If s correct predictions are
+    observed, the p-value of the class is ``2·min(P(S ≤ s), P(S ≥ s))``, but at most 1. It is exact down to
+    1e-15 if the variance ``Σ p̂(1−p̂)`` of S is at most 1,000, which is always the case for up to 4,000 rows.
+    For larger variances, a saddlepoint approximation is used; its relative error is below 1e-4 for p-values
+    down to 1e-8.
+
+    The Benjamini-Hochberg procedure over the predicted classes controls the false discovery rate at `level`.
+    A class without a significant gap is called consistent only if it has enough rows. Its number of rows n
+    must be at least 10, and a gap of `min_gap` must be detected with a probability of 80%, for which n must
+    be at least ``((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)`` with quantiles z of the standard
+    normal distribution.
 
     If the labels are noisy, pass `transition`. S is then the number of rows whose observed label is the
     predicted class. In its distribution, p̂ is replaced by the probability of such a label if the confidences
-    are calibrated; the p-value remains exact. Accuracies, gaps, intervals and errors refer to the true
-    classes, see :mod:`hetcal.metrics.scores`. The transition matrix is taken to be exact.
+    are calibrated; the p-value is as accurate as for labels without noise. Accuracies, gaps, intervals and
+    errors refer to the true classes, see :mod:`hetcal.metrics.scores`. The transition matrix is taken to be
+    exact.
 
     For soft labels, the accuracy of a row is the probability that its soft label gives to the predicted
     class, and the p-value is an approximation. Sums of soft labels vary less than sums of hard ones. The
@@ -268,13 +274,13 @@ def diagnose(
         intervals too narrow.
     labels : (n,) classes as integers or names, or (n, K) soft labels or counts
     train_counts : (K,) training rows per class
-        Mentioned in the hints.
+        The hints for over- and under-confident classes compare them with their median.
     class_names : K strings; by default the column names of a data frame, or the class numbers
     probs : (n, K) probabilities, instead of `logits`; their confidences are used unchanged
         An array (n,) or a single column contains the probabilities of class 1.
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
         How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
-        noise rate ρ, a label is replaced by a random one of all K classes with probability ρ.
+        noise rate ρ, a label is replaced by a uniformly random one of all K classes with probability ρ.
     ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
@@ -345,7 +351,7 @@ def diagnose_top_label(
 def diagnosis_tables(
     result: Diagnosis, title: str, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
 ) -> tuple[Table, ...]:
-    """Table of the verdicts, smallest p-value first, with the hints.
+    """Table of the verdicts, smallest adjusted p-value first, with the hints.
 
     `remedy` says where to find the classes beyond `max_classes`.
     """
@@ -384,7 +390,7 @@ def check_predictions(
     labels_name: str = "labels",
     probs_name: str = "probs",
 ) -> tuple[TopLabel, list[str]]:
-    """Validate the input; return the predictions, reduced to the top label, and the class names."""
+    """Validate the input, and return the predicted classes with their confidences, and the class names."""
     probs = two_columns(probs, labels, class_names, name=probs_name)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
@@ -505,7 +511,7 @@ def _two_sided(p: Float, n_correct: float) -> float:
 
 
 def _tail_radius(variance: float) -> float:
-    """Distance from the mean beyond which either tail probability is less than half of `_MIN_P_VALUE`.
+    """Distance t such that ``P(S ≥ mean + t)`` and ``P(S ≤ mean − t)`` are at most half of `_MIN_P_VALUE`.
 
     It follows from Bernstein's inequality, ``P(S ≥ mean + t) ≤ exp(−t²/(2·(V + t/3)))``.
     """
@@ -595,7 +601,8 @@ def _hint(kind: Verdict, values: dict[str, Any], std: float, counts: Float | Non
         return "no row is predicted as this class"
     if kind in _CAUSES:
         return _CAUSES[kind] + ("" if counts is None else f"; {_against_median(counts, k)}")
-    # Four standard deviations, because this comparison is not adjusted for the number of classes.
+    # The threshold of four standard deviations is high, because the comparison is not adjusted for the number
+    # of classes.
     if kind is Verdict.CONSISTENT and values["ece"] > values["floor"] + 4 * std:
         return "ECE is far above its floor: over- and under-confident rows may cancel out in the gap"
     return ""

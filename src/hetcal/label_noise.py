@@ -1,4 +1,4 @@
-"""Wrong validation labels: how many there are, and whether the verdicts on calibration depend on them.
+"""Wrong validation labels: their frequency, and whether the verdicts on calibration depend on it.
 
 Metrics and calibrators compare predictions with observed labels. If some labels are wrong, both need the
 *transition matrix* T, with ``T[i, j] = P(observed label j | true label i)``.
@@ -59,14 +59,14 @@ __all__ = [
 
 _MAX_PRINTED = 15  # maximum number of classes in printed tables
 _MAX_ROWS = 60  # maximum number of classes in tables for notebooks
-# The confusion of a class with another one is shown if its probability is at least the first number times the
-# average over the other classes, and at least the second number.
+# The most frequent confusion of a class is shown if its probability is at least _MIN_CONFUSION, and at least
+# _CONFUSION_FACTOR times the average probability of a confusion with one of the K − 1 other classes.
 _CONFUSION_FACTOR, _MIN_CONFUSION = 2.0, 0.01
 # noise rates at which the profile likelihood is computed
 _RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])
 _PROFILE_ROUNDS = 3
-_NO_TRIAL = 1e-3  # fewer expected trials are none
-_FLIP_STEP = 0.0025  # accuracy of the noise rates at which verdicts change
+_NO_TRIAL = 1e-3  # an expected number of wrong or right labels up to this one counts as 0
+_FLIP_STEP = 0.0025  # tolerance of the noise rates at which verdicts change
 
 
 class Method(StrEnum):
@@ -83,7 +83,7 @@ class AmbiguousNoiseError(ValueError):
     Attributes
     ----------
     rates_low, rates_high : (K,) arrays
-        For every class, the lowest and the highest noise rate that are consistent with the labels.
+        For every class, the lowest and the highest noise rate that is consistent with the labels.
     """
 
     def __init__(self, message: str, rates_low: Float, rates_high: Float) -> None:
@@ -107,25 +107,27 @@ class TransitionEstimate(TableDisplay):
         them were redrawn uniformly from all K classes, this is the probability that a label was redrawn. A
         redrawn label can be right by chance.
     rates_low, rates_high : (K,) arrays
-        Approximate confidence intervals of the noise rates. The level ``1 - level`` holds for each class
-        alone, and only under the assumptions of the method. Intervals that are estimated from annotators
-        contain the true rate less often than that if few rows have at least three labels, or if there are
-        more than 2,000 probabilities of all annotators, A·K².
+        Approximate confidence intervals of the noise rates. The confidence level ``1 - level`` holds for each
+        class alone, and only under the assumptions of the method. Intervals that are estimated from
+        annotators cover the true rate less often than stated if few rows have at least three labels. The same
+        holds for large inputs: if the A annotators' matrices have more than 2,000 entries in total, ``A·K²``,
+        or if ``n·(A·K²)²`` exceeds 2·10¹¹.
     method : Method
         What the transition was estimated from.
     share_wrong : float
         Estimated fraction of wrong labels among all labels.
     n, n_trusted : int
-        Number of rows, and of rows whose true label is known.
+        Number of rows, and number of rows whose true label is known.
     level : float
+        1 − confidence level of the intervals.
     class_names : tuple of K strings
     posterior : (n, K) array or None
-        Probability of every true class of every row, given its observed labels, and its logits if they were
-        passed. It is 1 for true labels that are known. None if the method is ``Method.PREDICTIONS``. To
-        calibrate a classifier, pass the observed labels with `transition`. Pass the posterior as soft labels
-        only if the logits of this classifier were passed here, or if nearly every row has a class with a
-        probability close to 1. An uncertain posterior that does not depend on the logits makes every
-        classifier look over-confident.
+        Probabilities of the true class of every row, given its observed labels and, if they were passed, its
+        logits or probabilities. If the true class is known, its probability is 1. None if the method is
+        ``Method.PREDICTIONS``. To calibrate a classifier, pass the observed labels with `transition`. Pass
+        the posterior as soft labels only if the scores of this classifier were passed here, or if nearly
+        every row has a class with a probability close to 1. An uncertain posterior that does not depend on
+        the scores makes a classifier look over-confident.
     annotators : (A, K, K) array or None
         Transition matrix of every annotator, if there are annotators. `transition` then describes a label
         that is drawn at random from the labels of all annotators.
@@ -149,7 +151,7 @@ class TransitionEstimate(TableDisplay):
         return values.copy() if copy else values
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the posterior as plain Python values, ready for JSON."""
+        """Return everything except the posterior as plain Python values, ready for JSON."""
         names = (f.name for f in fields(self) if f.name != "posterior")
         return {name: as_plain(getattr(self, name)) for name in names} | {"method": self.method.value}
 
@@ -176,7 +178,7 @@ class TransitionEstimate(TableDisplay):
         )
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Class, noise rate, interval and most frequent confusion; classes with the most noise come first."""
+        """Name, noise rate, interval and most frequent confusion of every class, highest noise rate first."""
         n_classes = len(self.rates)
         wrong = self.transition * (1 - np.eye(n_classes))
         average = wrong.sum(axis=1) / (n_classes - 1)
@@ -203,17 +205,19 @@ class Sensitivity(TableDisplay):
     Attributes
     ----------
     rates : (R,) array
-        Noise rates from 0 to the largest one. With the rate ρ, each label is replaced, with probability ρ,
-        by a uniformly random one of all K classes, so that a fraction ``ρ(K − 1)/K`` of the labels is wrong.
+        Noise rates from 0 to the largest one. The noise rate ρ is the probability that a label is replaced
+        with one drawn uniformly from all K classes. On average, a fraction ``ρ(K − 1)/K`` of the labels is
+        then wrong.
     alpha : (R, K) array
         Inverse temperature of every class at each rate; `alpha` > 1 means that the class is under-confident.
         It is nan for classes that are never predicted.
     verdicts : tuple of R tuples of K Verdict
         Verdict on the confidences of every class, before calibration, at each rate.
     flip_rate : (K,) array
-        Lowest noise rate that contradicts the verdict at rate 0. For a class that is over- or under-confident
-        at rate 0, this is the rate at which it no longer is. For any other class, it is the rate at which it
-        becomes over- or under-confident. It is nan if there is no such rate.
+        Approximately the lowest noise rate that contradicts the verdict at rate 0. For a class that is over-
+        or under-confident at rate 0, this is the rate from which that verdict no longer holds. For any other
+        class, it is the rate from which the class is over- or under-confident. It is nan if there is no such
+        rate.
     n : int
         Number of rows.
     level : float
@@ -231,7 +235,10 @@ class Sensitivity(TableDisplay):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One sentence per class: "cat: over-confident unless more than 12.0% of the labels are wrong"."""
+        """One sentence per class about its verdict.
+
+        An example is "cat: over-confident unless more than 12.0% of the labels are wrong".
+        """
         return tuple(f"{display_name(name)}: {self.describe(k)}" for k, name in enumerate(self.class_names))
 
     def describe(self, k: int) -> str:
@@ -241,7 +248,10 @@ class Sensitivity(TableDisplay):
         return f"{kind}{' ' if has_limit else ', '}{self.condition(k)}"
 
     def condition(self, k: int) -> str:
-        """Return when the verdict on class `k` holds: "unless more than 12.0% of the labels are wrong"."""
+        """Say when the verdict on class `k` holds.
+
+        An example is "unless more than 12.0% of the labels are wrong".
+        """
         kind, rate = self.verdicts[0][k], float(self.flip_rate[k])
         if np.isnan(rate):
             start = "and neither over- nor under-confident " if self._differs(k) else ""
@@ -252,7 +262,7 @@ class Sensitivity(TableDisplay):
         return f"but {later} if more than {self._wrong(rate)} of the labels are wrong"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, ready for JSON; None replaces nan."""
+        """Return everything as plain Python values, ready for JSON; None replaces nan."""
         values = {f.name: as_plain(getattr(self, f.name)) for f in fields(self)}
         return values | {"sentences": list(self.sentences)}
 
@@ -273,7 +283,7 @@ class Sensitivity(TableDisplay):
         return f"{self.n:,} rows: verdicts if up to {limit} of the labels are wrong, uniformly at random"
 
     def _order(self) -> list[int]:
-        """Classes in order of `flip_rate`; those whose verdict holds at all rates come last."""
+        """Classes in ascending order of `flip_rate`; those without a flip rate come last."""
         return [int(k) for k in np.argsort(self.flip_rate, kind="stable")]
 
     def _tables(self) -> tuple[Table, ...]:
@@ -317,22 +327,28 @@ def estimate_transition(
     label are known. The noise and the calibration of the classifier are fitted jointly to these pairs of
     labels and to the observed labels of all other rows. The parameters are an inverse temperature per
     predicted class, and a bias and a noise rate per class. Parameters of the same kind share a normal prior,
-    which shrinks them towards each other; its variance is estimated from the data. Choose trusted rows at
-    random, or by their observed label or prediction, but not by their true label.
+    which shrinks them towards each other. The variance of this prior is estimated from the data. Choose
+    trusted rows at random, or by their observed label or prediction, but not by their true label.
 
     **From several annotators** (`annotators`). The EM algorithm of Dawid and Skene estimates a transition
     matrix for every annotator. It assumes that, given the true class, the annotators err independently. If
-    `logits` or `probs` are passed, the predictions of the classifier, calibrated with a temperature and
-    biases that are also estimated, are the prior of the true class. At least K rows must have three labels,
-    or two labels if predictions are passed, or one label if `trusted` is passed.
+    `logits` or `probs` are passed, the calibrated predictions of the classifier are the prior of the true
+    class. The temperature and the biases of this calibration are also estimated. At least K rows must have
+    three or more labels. Two labels are enough if predictions are passed, and one is enough if `trusted` is
+    passed.
 
-    **From the predictions alone.** Wrong labels and miscalibrated confidences often look the same, and this
-    function then raises :class:`AmbiguousNoiseError`. It makes three assumptions. Wrong labels are uniform
-    over the classes. For the rows of every predicted class, calibration changes the log-odds of the
-    confidence by a linear function. The classifier has not learnt to imitate the noise, as it would from
-    training labels with the same noise. Very confident predictions then disagree with their labels almost
-    only because labels are wrong, which reveals the noise rate. The noise rate of a class is accepted if
-    its likelihood-ratio interval is no wider than `max_width`.
+    **From the predictions alone.** This method makes three assumptions:
+
+    - A wrong label is equally likely to be any of the other classes.
+    - In every predicted class, the calibrated log-odds of the confidence are a linear function of the
+      uncalibrated ones.
+    - The classifier has not learnt to imitate the noise, as it would from training labels with the same
+      noise.
+
+    Very confident predictions then disagree with their labels almost only because labels are wrong, which
+    reveals the noise rate. However, wrong labels and miscalibrated confidences often look the same. The
+    estimate is therefore accepted only if the likelihood-ratio interval of every noise rate is no wider than
+    `max_width` and ends below 0.9. Otherwise, :class:`AmbiguousNoiseError` is raised.
 
     Parameters
     ----------
@@ -351,8 +367,8 @@ def estimate_transition(
         predictions alone, only ``"classwise"`` is possible.
     level : 1 − confidence level of the intervals
     smoothing : weight of the shrinkage of the annotators' matrices, for `annotators`
-        Each row of the matrix of one annotator is shrunk to that of all annotators, which counts as this
-        number of labels. 0 gives the algorithm of Dawid and Skene.
+        Every row of an annotator's matrix is shrunk towards the same row of the matrix of all annotators
+        together. That row counts as this number of labels. 0 gives the algorithm of Dawid and Skene.
     max_width : widest interval of a noise rate that is accepted from predictions alone
 
     References
@@ -422,12 +438,12 @@ def sensitivity(
 ) -> Sensitivity:
     """Show how the verdict on every class depends on the share of wrong labels.
 
-    Wrong labels make a calibrated classifier look over-confident. If the noise rate ρ of the labels is
-    unknown, it is therefore unknown, too, whether the classifier is calibrated. This function tries several
-    noise rates, each for all classes at once. A prediction with a calibrated confidence p̂ agrees with its
-    label with probability ``(1 − ρ)p̂ + ρ/K``; the verdicts are those of :func:`hetcal.diagnose` for these
-    probabilities. The inverse temperatures are fitted by :class:`hetcal.ClassWiseTemperatureScaling` with the
-    noise rate ρ.
+    Wrong labels make a calibrated classifier look over-confident. A verdict on its calibration therefore
+    depends on the noise rate of the labels, which is often unknown. This function tries several noise rates,
+    each for all classes at once. With the noise rate ρ, a prediction with a calibrated confidence p̂ agrees
+    with its label with probability ``(1 − ρ)p̂ + ρ/K``. The verdicts are those of :func:`hetcal.diagnose` for
+    these probabilities. The inverse temperatures are fitted by :class:`hetcal.ClassWiseTemperatureScaling`
+    with the noise rate ρ.
 
     Parameters
     ----------
@@ -485,17 +501,20 @@ def sensitivity(
 
 
 def _alphas(z: FloatArray, observed: IntArray, rate: float, bounds: tuple[float, float]) -> Float:
-    """Inverse temperature of every predicted class for one noise rate, (K,)."""
+    """Fit the inverse temperature of every class for one noise rate, (K,)."""
     calibrator = ClassWiseTemperatureScaling(alpha_bounds=bounds)
-    # Each of these fits could warn about classes without rows, whose result is not used, and about classes
-    # at a bound, which are to be expected at some of the noise rates.
+    # Such a fit warns about classes without rows and about classes at a bound. The results for the former are
+    # not used, and the latter are expected at some of the noise rates.
     with quiet(CalibrationWarning), quiet(RuntimeWarning):
         calibrator.fit(z, observed, transition=np.full(z.shape[1], rate) if rate else None)
     return np.asarray(calibrator.alpha_, np.float64)
 
 
 def _flip_rates(judge: Any, rates: Float, verdicts: tuple[tuple[Verdict, ...], ...]) -> Float:
-    """Lowest rate at which the verdict of rate 0 no longer holds, by bisection; nan if there is none."""
+    """Find the lowest rate at which the verdict of rate 0 no longer holds, for every class, (K,).
+
+    The rates are found by bisection between grid points. The result is nan if the verdict holds at all rates.
+    """
     first = verdicts[0]
 
     def holds(kinds: Sequence[Verdict]) -> BoolArray:
@@ -522,7 +541,7 @@ def _is_flagged(kind: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class _Labelling:
-    """Conversion of the caller's labels to class numbers."""
+    """Converter of the caller's labels to class numbers."""
 
     columns: list[str] | None
     class_names: Any
@@ -545,7 +564,7 @@ class _Labelling:
 def _check_scores(
     logits: Any, probs: Any, labels: Any, class_names: Any
 ) -> tuple[FloatArray, _Labelling, FloatArray]:
-    """Return validated logits, the conversion of labels to class numbers, and probabilities."""
+    """Return validated logits, the converter of labels to class numbers, and probabilities."""
     probs = two_columns(probs, labels, class_names)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
@@ -563,7 +582,7 @@ def _check_scores(
 def _check_rows(
     logits: Any, labels: Any, probs: Any, class_names: Any
 ) -> tuple[FloatArray, IntArray, _Labelling, FloatArray]:
-    """Return validated logits, class numbers of the labels, the label converter, and probabilities."""
+    """Return validated logits, the labels as class numbers, the converter of labels, and probabilities."""
     z, space, p = _check_scores(logits, probs, labels, class_names)
     return z, space.numbers(labels, len(z), "labels"), space, p
 
@@ -576,8 +595,7 @@ def _check_trusted(trusted: Any, n_rows: int, space: _Labelling) -> IntArray:
         if not np.all(is_row) or rows.size == 0 or len(np.unique(rows)) < rows.size:
             raise ValueError(
                 f"trusted must contain distinct row numbers in 0..{n_rows - 1} if it is a tuple, got "
-                f"{rows!r}; "
-                "pass (row numbers, true labels)"
+                f"{rows!r}; pass (row numbers, true labels)"
             )
         true = np.full(n_rows, -1, np.int64)
         true[rows] = space.numbers(trusted[1], len(rows), "trusted")
@@ -585,9 +603,8 @@ def _check_trusted(trusted: Any, n_rows: int, space: _Labelling) -> IntArray:
     true = _partial_labels(as_array(trusted, "trusted"), n_rows, space, "trusted")
     if not (true >= 0).any():
         raise ValueError(
-            "trusted must contain the true label of at least one row, got only unknown ones; check about "
-            "20 rows "
-            "per class"
+            "trusted must contain the true label of at least one row, got only unknown ones; pass the true "
+            "labels of about 20 rows per class"
         )
     return true
 
@@ -623,7 +640,7 @@ def _is_missing_value(value: Any) -> bool:
         return True
     try:
         return bool(value != value or value == -1)
-    except TypeError:  # the result of comparing pandas' NA is neither true nor false
+    except TypeError:  # a comparison with pandas' NA gives NA, which is neither true nor false
         return True
 
 
@@ -713,7 +730,7 @@ def _from_annotators(
 
 
 def _binomial_interval(rate: Float, n: Float, level: float) -> tuple[Float, Float]:
-    """Clopper-Pearson intervals for rates that are observed in n trials, which need not be whole numbers."""
+    """Clopper-Pearson intervals of rates observed in n trials, where n need not be a whole number."""
     n_wrong, n_right = n * rate, n * (1 - rate)
     low = special.betaincinv(np.maximum(n_wrong, _NO_TRIAL), n_right + 1, level / 2)
     high = special.betaincinv(n_wrong + 1, np.maximum(n_right, _NO_TRIAL), 1 - level / 2)
@@ -740,7 +757,8 @@ def _from_predictions(
     agrees, x = predicted == observed, log_odds(z, predicted)
     p = softmax(z).astype(np.float64)
     p[np.arange(len(z)), predicted] = 0
-    wrong = np.zeros((n_classes, n_classes))  # row k: distribution of the true class if prediction k is wrong
+    # Row k: distribution of the true class of the rows that are wrongly predicted as class k
+    wrong = np.zeros((n_classes, n_classes))
     np.add.at(wrong, predicted, p)
     wrong /= np.maximum(wrong.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     rate = np.zeros(n_classes)
@@ -758,7 +776,10 @@ def _from_predictions(
 
 
 def _profile_intervals(loss: Float, level: float) -> tuple[Float, Float, Float]:
-    """Most likely rate and bounds of its likelihood-ratio interval, (K,) each, from the profile (R, K)."""
+    """Most likely noise rate, and bounds of its likelihood-ratio interval, (K,) each.
+
+    `loss` (R, K) is the negative profile log-likelihood at the rates `_RATES`.
+    """
     limit = loss.min(axis=0) + normal_quantile(1 - level / 2) ** 2 / 2
     inside = loss <= limit
     best, index = loss.argmin(axis=0), np.arange(loss.shape[1])
@@ -792,11 +813,9 @@ def _refuse_ambiguity(
     )
     raise AmbiguousNoiseError(
         "labels must determine the noise rate of every class if neither trusted nor annotators are passed, "
-        "got "
-        f"{int(is_bad.sum())} of {len(names)} classes that are ambiguous ({detail}); wrong labels and "
-        "miscalibration "
-        "look alike there: pass the true labels of about 20 rows per class as trusted=, or call "
-        "hetcal.label_noise.sensitivity for results at a range of noise rates",
+        f"got {int(is_bad.sum())} of {len(names)} classes whose rate is ambiguous ({detail}); wrong labels "
+        "and miscalibration look alike in these classes: pass the true labels of about 20 rows per class as "
+        "trusted=, or call hetcal.label_noise.sensitivity for results at a range of noise rates",
         low,
         high,
     )

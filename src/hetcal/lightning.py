@@ -38,22 +38,24 @@ _VALIDATE_AGAIN = "call trainer.validate() with the weights that you want to cal
 class CalibrationCallback(Callback):  # type: ignore[misc]
     """Log calibration errors and their noise floors after every validation epoch, and fit a calibrator.
 
-    The method ``validation_step`` of the module must return a dictionary with the logits, and with the labels
-    unless they are the last element of the batch or its entry ``"labels"``.
+    The method ``validation_step`` of the module must return a dictionary with the logits. The dictionary must
+    also contain the labels, unless they are the last element of the batch, or its entry `labels_key` if the
+    batch is a dictionary.
 
     Parameters
     ----------
     num_classes : number of classes K
     calibrator : unfitted calibrator of hetcal, optional
-        It is fitted to the logits of the last validation epoch at the end of ``trainer.fit`` and of
-        ``trainer.validate``, and saved. The logits of one epoch are then kept in main memory. Without a
+        At the end of ``trainer.fit`` and of ``trainer.validate``, a copy of it is fitted to the logits of the
+        last validation epoch, and saved. For this, the logits of one epoch are kept in main memory. Without a
         calibrator, the memory does not grow with the number of rows.
     path : file for the fitted calibrator
         By default ``calibrator.json`` in the folder of the logger, or in ``trainer.default_root_dir``.
     prefix : start of the names of the logged metrics
-        They are ``nll``, ``ece``, ``max_ece``, ``avg_ece``, and their floors such as ``ece_floor``.
-    logits_key, labels_key : entries of the output of ``validation_step``
-    dataloader_idx : the validation loader to use, if there are several
+        The prefix is followed by ``nll``, ``ece``, ``max_ece``, ``avg_ece``, ``ece_floor``,
+        ``max_ece_floor`` or ``avg_ece_floor``.
+    logits_key, labels_key : keys of the logits and the labels in the output of ``validation_step``
+    dataloader_idx : index of the validation loader to use, if there are several
     from_probs : whether the entry `logits_key` contains probabilities instead of logits
     **options
         Arguments of :class:`hetcal.torchmetrics.CalibrationMetrics`, such as `n_bins`, `class_names` and
@@ -110,7 +112,7 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         self._step = -1  # training step at which the rows were collected
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forget the rows of earlier epochs."""
+        """Discard the rows of earlier epochs."""
         # MPS lacks float64, which the metric needs. Otherwise, the state of the metric must be on the device
         # of the module, where several processes can exchange it.
         self.metric.to("cpu" if pl_module.device.type == "mps" else pl_module.device).reset()
@@ -138,13 +140,13 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
                 n_classes=self.metric.num_classes,
                 from_probs=self.metric.from_probs,
                 ignore_index=self.metric.ignore_index,
-                check_values=False,  # the metric has checked them
+                check_values=False,  # the metric checks them
             )
             wide = torch.promote_types(rows.dtype, torch.float32)
             self._rows.append((rows.to("cpu", wide), targets.cpu()))
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the metrics."""
+        """Log the metrics, and store them as `evaluation_`."""
         if trainer.sanity_checking:
             return
         values = self.metric.compute()
@@ -170,7 +172,10 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         self._fit(trainer)
 
     def _fit(self, trainer: Any) -> None:
-        """Fit and save a copy of the calibrator, unless this is a trial run or there are no rows."""
+        """Fit and save a copy of the calibrator, if there is one and rows have been collected.
+
+        Nothing is done if the option ``fast_dev_run`` of the trainer is set.
+        """
         if self.calibrator is None or trainer.fast_dev_run or not self._rows:
             return
         scores, labels = (torch.cat(parts).numpy() for parts in zip(*self._rows, strict=True))
@@ -207,7 +212,7 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
 
 
 def _gather(rows: Any) -> Any:
-    """Rows of all processes."""
+    """Concatenate the rows of all processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return rows
     parts: list[Any] = [None] * torch.distributed.get_world_size()

@@ -60,8 +60,8 @@ class Slices:
             return ids.astype(code_type(self.n_slices))
         if groups is not None:
             raise ValueError(
-                "groups must be left out, since this calibrator was fitted by predicted class; "
-                "call fit with groups to calibrate by group"
+                "groups must be left out, since fit was called without them; call fit with groups to "
+                "calibrate by group"
             )
         return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]
 
@@ -107,12 +107,13 @@ def bundle_classes(
     sample_weight: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
 ) -> IntArray:
-    """Bundle of every class, (K,): similar classes share a bundle, and bundles are of about equal size.
+    """Assign every class to a bundle of similar classes; the bundles have about equal numbers of rows.
 
-    Classes are sorted by their signed gap (mean confidence minus accuracy over the rows predicted as the
-    class) or by their size (the number of these rows). The sorted classes are then cut into bundles with
-    about the same number of rows. With `sample_weight`, the total weight counts instead of the number of
-    rows. A class that is never predicted has size 0, and the gap over all rows is used for it.
+    The classes are sorted by their signed gap or by their size. The signed gap is the mean confidence minus
+    the accuracy over the rows predicted as the class, and the size is the number of these rows. The sorted
+    classes are then cut into bundles with about the same number of rows. With `sample_weight`, the total
+    weight counts instead of the number of rows. A class that is never predicted has size 0 and the gap over
+    all rows. The result (K,) contains the number of each class's bundle.
 
     Parameters
     ----------
@@ -120,6 +121,7 @@ def bundle_classes(
     labels : (n,) true classes, as integers or class names
     n_bundles : number of bundles, 1..K
     by : ``"gap"`` or ``"size"``
+        Property by which the classes are sorted.
     sample_weight : (n,) weights, optional
     class_names : K strings; by default the column names of a data frame
 
@@ -145,8 +147,9 @@ def bundle_by_sums(
 ) -> IntArray:
     """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class.
 
-    `rows` (K,) are the numbers of rows, or their total weights; `error` (K,) are the sums of confidence minus
-    correctness. `name` is the name of `n_bundles` in error messages.
+    `rows` (K,) contains the numbers of rows, or their total weights. `error` (K,) contains the sums of
+    confidence minus correctness, weighted if the rows have weights. `name` is the name of `n_bundles` in
+    error messages.
     """
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
@@ -161,7 +164,7 @@ def bundle_by_sums(
 
 
 def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArray | None) -> Slices:
-    """Slices of a fit: by group if there are groups, else by bundle if there are bundles, else by class."""
+    """Return the slices of a fit: groups or bundles if they are given, otherwise predicted classes."""
     if group_names is not None:
         if bundles is not None:
             raise ValueError(
@@ -175,7 +178,10 @@ def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArra
 
 
 def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tuple[Slices, Source]:
-    """Slices for a fit to `source`, and the source divided into these slices."""
+    """Return the slices for a fit to `source`, and the source divided into these slices.
+
+    `bundles` is a number of bundles, or the bundle of every class.
+    """
     table = None if bundles is None else _bundle_table(source, bundles)
     slices = learn_slices(source.n_classes, source.group_names(), table)
     return slices, source.slice_by(_SlicesOfFit(slices), slices.n_slices)
@@ -221,13 +227,12 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Bundle number (K,) of every class: 0, 0, 1, and so on.
+    """Cut the sorted classes into bundles of successive classes; return the bundle numbers (K,).
 
-    `rows` (K,) are the numbers of rows of the classes. Successive classes share a bundle.
-
-    The position of a class's middle row among all rows determines its bundle, except that no bundle may be
-    empty: the bundle number increases by at most one from class to class, and if only as many classes as
-    bundles are left, each of these classes gets a bundle of its own.
+    `rows` (K,) contains the numbers of rows of the classes. The position of a class's middle row among all
+    rows determines its bundle, unless a bundle would then contain no class. Therefore, the bundle number
+    increases by at most one from class to class. If only as many classes as new bundles are left, each of
+    these classes gets a bundle of its own.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)
@@ -240,7 +245,7 @@ def _cut(rows: Float, n_bundles: int) -> IntArray:
 
 
 def _gaps(rows: Float, error: Float) -> Float:
-    """Signed gap of every class; the gap over all rows for a class without rows."""
+    """Signed gap of every class, (K,). A class without rows gets the gap over all rows."""
     pooled = float(error.sum() / rows.sum())
     return np.asarray(np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0))
 

@@ -1,8 +1,8 @@
-"""Charts of evaluations and diagnoses.
+"""Charts of reliability curves, evaluations and diagnoses.
 
 Each function draws a result on the given axes, or on a new figure, and returns the axes.
-:class:`ClassCalibrationDisplay` also computes the result, as the displays of scikit-learn do. matplotlib is
-imported on first use.
+:class:`ClassCalibrationDisplay` can also compute the result that it draws, like the displays of scikit-learn.
+matplotlib is imported on first use.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FLOOR_LABEL = "noise floor (mean to 95%)"
 _GAP_FLOOR_LABEL = "noise floor (95%)"
 _FLOOR_COLOUR = "#e3e3e3"
 _TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
-_MIN_BAR_WIDTH = 5.0  # 5/72 inch; instead of narrower bars, class_ece_bars draws round markers
+_MIN_BAR_WIDTH = 5.0  # in points (1/72 inch); instead of narrower bars, class_ece_bars draws round markers
 
 
 def reliability_diagram(
@@ -63,10 +63,10 @@ def reliability_diagram(
     histogram: bool = True,
     legend: bool = True,
 ) -> Axes:
-    """Draw confidence (red), accuracy (yellow) and their overlap (orange) per confidence bin.
+    """Draw the mean confidence (red), the accuracy (yellow) and their overlap (orange) in every bin.
 
-    Red above orange means over-confidence, yellow above orange under-confidence. For bins of equal width, a
-    small histogram at the top shows the number of rows per bin.
+    Red above orange means over-confidence, and yellow above orange means under-confidence. For bins of equal
+    width, a small histogram at the top shows the number of rows per bin.
 
     Parameters
     ----------
@@ -111,15 +111,15 @@ def class_ece_bars(
 ) -> Axes:
     """Draw the ECE of every class as a bar, with its noise floor from the mean to the 95% quantile.
 
-    If the bars would be too narrow to see, points are drawn instead, over a band that shows the floor
-    averaged over the methods.
+    If the bars would be too narrow to see, points are drawn instead. A band behind them then shows the noise
+    floor, averaged over the methods.
 
     Parameters
     ----------
     evaluations : an Evaluation, or a mapping of method name to Evaluation for bars side by side
     ax : axes to draw on; a new figure by default
     classes : names or numbers of the classes to show
-        By default all classes that were predicted, in descending order of the ECE of the first method.
+        By default all classes that the first method predicts, in descending order of its ECE.
     """
     methods = _check_methods(evaluations)
     first = next(iter(methods.values())).classes
@@ -165,7 +165,9 @@ def method_comparison(
     """
     if not metrics or any(m not in _METRIC_NAMES for m in metrics):
         names = ", ".join(map(repr, _METRIC_NAMES))
-        raise ValueError(f"metrics must be a list of one or more of {names}, got {metrics!r}")
+        raise ValueError(
+            f"metrics must be a list of one or more of {names}, got {metrics!r}; omit metrics for all of them"
+        )
     from matplotlib.ticker import PercentFormatter
 
     methods = _check_methods(evaluations)
@@ -194,10 +196,11 @@ def method_comparison(
 
 
 def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 6) -> Axes:
-    """Draw accuracy against confidence, one point per class; the area grows with the number of rows.
+    """Draw accuracy against confidence, with one point per predicted class.
 
-    Classes whose ECE exceeds the 95% quantile of its noise floor are coloured by the direction of their
-    error. Those of them with the largest gaps are labelled with their names.
+    The area of a point grows with the number of rows of the class. A class whose ECE exceeds the 95% quantile
+    of its noise floor is coloured by the sign of its gap, and other classes are grey. The coloured classes
+    with the largest absolute gaps are labelled with their names.
 
     Parameters
     ----------
@@ -243,17 +246,18 @@ def gap_chart(
     gap_floor: ArrayLike | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the signed gap of every class with its interval, sorted, coloured by verdict.
+    """Draw the signed gap of every class with its interval.
 
-    To the right of zero, confidence exceeds accuracy; to the left, accuracy exceeds confidence. The intervals
-    refer to the gap in the population. Classes that were never predicted are left out.
+    The classes are sorted by their gap and coloured by their verdict. To the right of zero, confidence
+    exceeds accuracy; to the left, accuracy exceeds confidence. The intervals refer to the gap in the
+    population. Classes that were never predicted are left out.
 
     Parameters
     ----------
     diagnosis : Diagnosis
     ax : axes to draw on; a new figure by default
-    gap_floor : (K,) noise floor of the absolute gap of every class, drawn as a grey band around zero
-        :class:`ClassCalibrationDisplay` computes it.
+    gap_floor : (K,) 95% quantiles of the absolute gap of every class under perfect calibration, optional
+        They are drawn as a grey band around zero. :class:`ClassCalibrationDisplay` computes them.
     title : text above the chart
     """
     classes = sorted((c for c in diagnosis.classes if c.n > 0), key=lambda c: c.signed_gap)
@@ -291,16 +295,16 @@ class ClassCalibrationDisplay:
     """Confidence minus accuracy of every class, with intervals, noise floors and verdicts.
 
     Use :meth:`from_estimator` or :meth:`from_predictions` to create a display. Like the displays of
-    scikit-learn, it stores what it draws, so :meth:`plot` can draw it again without computing it again.
+    scikit-learn, it stores what it draws, so :meth:`plot` does not repeat the computation.
 
     The grey band of a class shows its noise floor: if the class is calibrated, its gap lies in the band with
-    a probability of 95%. Bands and intervals refer to one class alone. The verdicts, shown as colours, also
-    account for the number of classes.
+    a probability of about 95%. Bands and intervals refer to one class alone. The verdicts, shown as colours,
+    also account for the number of classes.
 
     Parameters
     ----------
     diagnosis : Diagnosis
-        Numbers and verdicts of the classes.
+        The gaps, intervals and verdicts of the classes.
     gap_floor : (K,) array, optional
         95% quantile of the absolute gap of every class under perfect calibration; nan for a class that was
         never predicted.
@@ -413,8 +417,8 @@ class ClassCalibrationDisplay:
         """
         if isinstance(estimator, type) or not hasattr(estimator, "predict_proba"):
             raise TypeError(
-                f"estimator must have predict_proba, got {estimator!r}; wrap a classifier without it in "
-                "hetcal.CalibratedClassifier"
+                f"estimator must have predict_proba, got {estimator!r}; pass a fitted classifier, and wrap "
+                "one without predict_proba in hetcal.CalibratedClassifier"
             )
         options = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
         top, names = check_predictions(
@@ -443,14 +447,19 @@ class ClassCalibrationDisplay:
 def _check_gap_floor(gap_floor: ArrayLike, n_classes: int) -> Float:
     floor = np.asarray(gap_floor, dtype=np.float64)
     if floor.shape != (n_classes,):
-        raise ValueError(f"gap_floor must have shape ({n_classes},), one entry per class, got {floor.shape}")
+        raise ValueError(
+            f"gap_floor must have shape ({n_classes},), one entry per class, got {floor.shape}; pass nan for "
+            "classes that were never predicted"
+        )
     return floor
 
 
 def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
     methods = evaluations if isinstance(evaluations, Mapping) else {"ECE": evaluations}
     if not methods:
-        raise ValueError("evaluations must contain at least one Evaluation, got an empty mapping")
+        raise ValueError(
+            "evaluations must contain at least one Evaluation, got an empty mapping; add an Evaluation"
+        )
     if len({e.classes.name for e in methods.values()}) > 1:
         raise ValueError(
             "evaluations must have the same classes, got different class names; evaluate all methods with "
@@ -468,10 +477,13 @@ def _select_classes(table: ClassTable, classes: Sequence[str | int] | None) -> I
     for requested, k in zip(classes, selection, strict=True):
         if not 0 <= k < len(table.name):
             raise ValueError(
-                f"classes must be names or numbers of the {len(table.name)} classes, got {requested!r}"
+                f"classes must be names or numbers of the {len(table.name)} classes, got {requested!r}; "
+                "omit classes to show all predicted ones"
             )
     if not selection:
-        raise ValueError("classes must name at least one class, got none")
+        raise ValueError(
+            "classes must name at least one class, got none; omit classes to show all predicted ones"
+        )
     return np.array(selection)
 
 
@@ -505,7 +517,7 @@ def _histogram(ax: Axes, curve: ReliabilityCurve) -> None:
 
 
 def _floor_marks(ax: Axes, x: NDArray[Any], width: float, floor: Float, top: Float) -> LineCollection:
-    """Draw a dash at the mean of the floor and a line up to `top`, with a white outline."""
+    """Draw a dash at the mean of the noise floor, and a line from there to its 95% quantile `top`."""
     left, right = x - 0.34 * width, x + 0.34 * width
     ax.vlines(x, floor, top, color="white", linewidth=2.6, zorder=4)
     ax.hlines(floor, left, right, color="white", linewidth=3.2, zorder=4)
@@ -521,7 +533,7 @@ def _floor_band(ax: Axes, positions: NDArray[Any], floor: Float, top: Float) -> 
 def _legend(
     ax: Axes, *, height: float = 1.0, columns: int | None = None, floor: LineCollection | None = None
 ) -> None:
-    """Draw the legend above the axes, where it hides nothing. The entry of `floor` comes last."""
+    """Draw the legend above the axes, where it hides nothing; the entry for the marks `floor` comes last."""
     handles, labels = ax.get_legend_handles_labels()
     if floor is not None:
         handles, labels = [*handles, floor], [*labels, _FLOOR_LABEL]
@@ -551,7 +563,7 @@ def _points_per_item(ax: Axes, axis: Literal["x", "y"], n: int) -> float:
 
 
 def _class_ticks(ax: Axes, names: Sequence[str], axis: Literal["x", "y"]) -> None:
-    """Write class names along an axis, as large as possible; if space is short, skip some of them."""
+    """Write class names along an axis as large as they fit, up to SMALL; skip some if space is short."""
     space = _points_per_item(ax, axis, len(names))
     size = float(np.clip(0.82 * space, _TINY, SMALL))
     step = max(1, int(np.ceil(1.2 * size / space)))

@@ -52,26 +52,27 @@ _DEFAULT_CV = 5
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier with calibrated probabilities, by default calibrated for each class.
+    """A classifier that calibrates the probabilities of another classifier, by default for each class.
 
-    The calibrator is fitted on rows that the estimator was not trained on: the out-of-fold rows of a
-    cross-validation, or all rows if the estimator is already fitted and wrapped in
-    :class:`sklearn.frozen.FrozenEstimator`.
+    The calibrator is fitted on out-of-fold predictions of a cross-validation. If the estimator is already
+    fitted and wrapped in :class:`sklearn.frozen.FrozenEstimator`, the calibrator is fitted on all rows
+    instead, so these should be rows that the estimator was not trained on.
 
     Parameters
     ----------
     estimator : classifier with ``decision_function`` or ``predict_proba``
     calibrator : calibrator, by default ``AutoCalibrator()``
     cv : int, splitter, iterable of (train, test), or None for 5 folds
-        An integer gives stratified folds, or folds of whole groups if `fit` receives `fold_groups`. Splits
-        need not cover all rows. A row that is tested in two splits counts twice. For code that was written
-        for older versions of scikit-learn, "prefit" has the effect of a frozen estimator, with a warning.
+        An integer gives stratified folds, or folds of whole groups if `fit` receives `fold_groups`. The
+        splits of a splitter or iterable need not cover all rows, and a row that is tested in two splits
+        counts twice. For code that was written for older versions of scikit-learn, "prefit" has the effect of
+        a frozen estimator, with a warning.
     ensemble : bool
-        If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold rows
-        of all folds. If the calibrator preserves decisions, the predicted labels are those of the estimator.
-        If True, each fold has its own estimator and calibrator, and their probabilities are averaged. The
-        argmax of the average may differ from that of each member. A frozen estimator always has a single
-        calibrator.
+        If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold
+        predictions of all folds. If the calibrator preserves decisions, the predicted label is the class with
+        the largest logit. If True, each fold has its own estimator and calibrator, and their probabilities
+        are averaged. The argmax of the average may differ from that of each member. A frozen estimator always
+        has a single calibrator.
     response_method : "auto", "decision_function" or "predict_proba"
         Method of the estimator that gives the logits. "auto" uses ``decision_function`` if it returns one
         column per class, or one score for two classes. Otherwise it uses the logarithm of ``predict_proba``.
@@ -80,17 +81,23 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     Attributes
     ----------
-    classes_ : (K,) labels in the order of the columns; for a frozen estimator, those that it knows
+    classes_ : (K,) labels in the order of the columns; for a frozen estimator, the labels that it knows
     estimators_, calibrators_ : lists of length one, or with one entry per fold
     n_features_in_, feature_names_in_ : those of the estimator, if it has them
 
     Notes
     -----
-    A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
-    probability of the rows that the calibrator is fitted on. If a class is missing from the rows that an
-    estimator is trained on, its logit in each row is set below the lowest other logit, by the mean distance
-    between adjacent logits in sorted order. Folds whose training rows have a single class are skipped. Rows
-    of weight zero are ignored, except that an estimator that does not accept weights is trained on them.
+    Probabilities below a floor, such as the zeros of trees and nearest neighbours, are raised to this floor
+    before their logarithms are taken. The floor is half of the smallest positive probability of the rows that
+    the calibrator is fitted on, but at least 1.2e-38 and at most ``1/(2K)``.
+
+    An estimator may not know all classes, if some are missing from its training rows. In each row, the logits
+    of unknown classes are set below the lowest other logit. The distance is the mean distance between
+    neighbouring logits of the row in sorted order, or 1 if all logits of the row are equal.
+
+    Folds whose training rows have a single class, or whose test rows all have weight zero, are skipped. Rows
+    of weight zero are not used to fit a calibrator. Estimators are trained on them only if they do not
+    receive weights, or if their input is a kernel matrix.
 
     Examples
     --------
@@ -136,12 +143,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         Parameters
         ----------
         X : input of the estimator, with n rows
-        y : (n,) labels of any type
+        y : (n,) class labels, such as integers or strings
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
-            Rows of the same unit stay in one fold when the calibrator cross-validates and, if `cv` is an
-            integer or None, in one fold of `cv`.
+            Rows of the same unit stay in one fold if the calibrator itself uses cross-validation. If `cv` is
+            an integer or None, they also stay in one of its folds.
         **fit_params
             Arguments for the estimator's `fit`; arrays with one entry per row are divided into folds. With
             metadata routing, they go to the objects that request them.
@@ -170,7 +177,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def predict(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> NDArray[Any]:
         """Labels (n,) with the largest probability.
 
-        `calibration_groups` can be left out if the calibrator preserves decisions and `ensemble` is False.
+        `calibration_groups` can be left out if there is only one calibrator and it preserves decisions.
         """
         check_is_fitted(self)
         keeps_label = len(self._members) == 1 and getattr(self.calibrators_[0], "preserves_decision", False)
@@ -219,7 +226,7 @@ class _Data:
     codes : (n,) position of each label in `classes`
     weight : (n,) or None
     has_weight : (n,) whether the weight is positive
-    groups, fold_groups : (n,) calibration groups, and numbers of fold groups, or None
+    groups, fold_groups : (n,) calibration group, and number of the fold group, of every row; each may be None
     fit_params, split_params : keyword arguments of the estimator's `fit` and of the splitter
     """
 
@@ -326,7 +333,7 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[Member]:
     if not held_out:
         raise ValueError(
             "cv must have a split that trains on two classes or more and tests rows of positive weight, "
-            f"got {model.cv!r}; shuffle the rows"
+            f"got {model.cv!r}; shuffle the rows, or add rows of the rarer classes"
         )
     if final is not None:
         return [_calibrate(calibrator, final, held_out, data)]
@@ -459,7 +466,7 @@ def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> Fl
 
 
 def _calibrate(calibrator: Any, member: Member, held_out: list[_HeldOut], data: _Data) -> Member:
-    """Fit the calibrator of a member on held-out rows, sorted by their position in the data."""
+    """Return a member with a calibrator fitted on held-out rows, sorted by their position in the data."""
     n_classes, floor = len(data.classes), None
     if member.method == _PROBS:
         floor = min(probability_floor(fold.responses) for fold in held_out)
@@ -533,7 +540,7 @@ def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
     except NotFittedError:
         raise NotFittedError(
             f"estimator must be fitted if cv is 'prefit', got {model.estimator!r}; fit it first, and wrap it "
-            "in FrozenEstimator instead of cv='prefit', because clone() makes other estimators unfitted"
+            "in FrozenEstimator instead of cv='prefit', because clone() returns unfitted copies of others"
         ) from None
     emit(
         "cv should be left out for a fitted estimator, got 'prefit', which scikit-learn no longer uses; pass "
@@ -557,7 +564,9 @@ def _check_data(
     fit_params: dict[str, Any],
 ) -> _Data:
     if y is None:  # scikit-learn's estimator checks expect the second sentence of this error
-        raise ValueError("y must be given. Expected array-like (array or non-string sequence), got None")
+        raise ValueError(
+            "y must be given. Expected array-like (array or non-string sequence), got None; pass the labels"
+        )
     X, y = indexable(X, y)
     y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")

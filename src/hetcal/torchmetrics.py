@@ -1,7 +1,7 @@
 """Calibration errors and noise floors as a metric of torchmetrics, computed batch by batch.
 
-The metric accumulates sums per predicted class and confidence bin. Its memory does not grow with the number
-of rows, and several processes combine their results by adding these sums.
+The metric accumulates sums over rows, mainly per predicted class and confidence bin. Its memory does not grow
+with the number of rows, and several processes combine their results by adding these sums.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _PER_CLASS = ("ece", "floor", "signed_gap")  # columns of ClassTable
 class CalibrationMetrics(Metric):
     """All numbers of :func:`hetcal.evaluate`, computed batch by batch.
 
-    Up to rounding, the numbers agree with those of :func:`hetcal.evaluate` for all rows together. Only the
-    noise floors may differ: they are always computed as for :class:`hetcal.Batches`, by the faster method
-    that :func:`hetcal.evaluate` uses for many rows.
+    :meth:`compute` returns the most important numbers, and :meth:`evaluation` all of them. Up to rounding,
+    they agree with those of :func:`hetcal.evaluate` for all rows together. Only the noise floors may differ:
+    they are always computed as for :class:`hetcal.Batches`, by the faster method that :func:`hetcal.evaluate`
+    uses for many rows.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class CalibrationMetrics(Metric):
     class_names : K strings for :meth:`evaluation`; by default the class numbers
     n_redraws, seed : number of redraws for the noise floors, and their seed
     validate_args : whether to check the values of every batch
-        The checks wait for the device. Shapes are always checked.
+        These checks make the host wait for the device. Shapes are always checked.
     **kwargs : options of :class:`torchmetrics.Metric`
 
     Examples
@@ -114,8 +115,9 @@ class CalibrationMetrics(Metric):
 
         Parameters
         ----------
-        preds : (n, K) logits, or (n, K, ...) with more dimensions, such as (n, K, height, width) for images
-        target : (n,) or (n, ...) true classes
+        preds : (n, K) logits, or probabilities if `from_probs` is True
+            There may be further dimensions, as in (n, K, height, width) for images.
+        target : (n,) true classes, or (n, ...) with the same further dimensions
         """
         rows, labels = check_metric_batch(
             preds,
@@ -131,7 +133,7 @@ class CalibrationMetrics(Metric):
             self._add(_Batch(cell.to(self.count.device), *(value.to(self.count) for value in values)))
 
     def compute(self) -> dict[str, Tensor]:
-        """Metrics of all batches, and the means of their noise floors; nan without rows.
+        """Metrics of all batches, and the means of their noise floors; all are nan if there are no rows.
 
         Returns
         -------
@@ -155,7 +157,7 @@ class CalibrationMetrics(Metric):
         return {name: torch.as_tensor(np.asarray(value)).to(self.count) for name, value in values.items()}
 
     def evaluation(self) -> Evaluation:
-        """Evaluation of all batches, with a table of the classes.
+        """Return the evaluation of all batches, with a table of the classes.
 
         If the program runs in several processes, each of them must call this method, as for :meth:`compute`.
         """

@@ -1,8 +1,8 @@
 """Train the networks of the paper behind hetcal and reproduce its tables and figures.
 
-The package has two parts. `cifar`, `networks`, `trainer` and `training` write files of logits and know
-nothing about calibration. `evaluate_run`, `results` and the modules that use them read these files; they need
-PyTorch only to train missing runs.
+The package has two parts. The first (`cifar`, `networks`, `trainer`, `training`) trains the networks and
+writes their logits to files. The second (`evaluate_run`, `results` and the modules that use them) calibrates
+these logits and reproduces the tables and figures. It needs PyTorch only to train missing runs.
 """
 
 from hetcal_paper._version import __version__

@@ -1,3 +1,3 @@
-"""The version, equal to that of hetcal."""
+"""The version of hetcal-paper, which equals that of hetcal."""
 
 __version__ = "0.2.0"

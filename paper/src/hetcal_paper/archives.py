@@ -47,7 +47,7 @@ def check_sha256(archive: Path, expected: str) -> None:
         archive.unlink()
         raise ValueError(
             f"{archive.name} must have the SHA-256 checksum {expected}, got {digest}; "
-            "the file was deleted, download it again"
+            "the file was deleted, so download it again"
         )
 
 
@@ -63,7 +63,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
     folder : path
         An empty folder.
     limit : int
-        Largest total size in bytes.
+        Largest size of the decompressed archive in bytes.
     """
     plain = folder / "archive.tar"
     try:
@@ -83,7 +83,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
 
 
 def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
-    """Size of a regular file or folder; links, special files and oversized files raise an error."""
+    """Return the size of an archive member; raise an error for links, special files and too large files."""
     if not (member.isreg() or member.isdir()):
         raise ValueError(
             f"{name} must contain only files and folders, got a link or special file {member.name!r}; "
@@ -107,12 +107,12 @@ def _copy(source: IO[bytes] | Any, sink: IO[bytes], limit: int, name: str) -> No
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follow redirects to HTTPS and reject all others."""
+    """Follow redirects to HTTPS addresses and reject all other redirects."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Raise an error unless the redirect leads to an HTTPS address."""
+        """Return the redirected request; raise an error unless it leads to an HTTPS address."""
         _check_https(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

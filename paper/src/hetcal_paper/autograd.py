@@ -1,4 +1,4 @@
-"""Training steps of any network with autograd and PyTorch's optimisers."""
+"""Training steps of any network, computed with autograd and PyTorch's optimisers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _EVALUATION_BATCH = 1000
 class AutogradSteps:
     """Training steps of one run, computed with autograd.
 
-    All tensors have fixed addresses, as CUDA graphs require. The interface is that of
-    :class:`~hetcal_paper.kernels.FusedSteps`.
+    The weights, the batches and the state of the optimiser stay at fixed addresses, as CUDA graphs require.
+    :class:`~hetcal_paper.kernels.FusedSteps` has the same public members and some more, so a trainer can use
+    either class.
 
     Parameters
     ----------
@@ -27,10 +28,10 @@ class AutogradSteps:
     inputs, targets : Tensor
         Images (n, 32, 32, 3) and labels (n,) of an epoch, in training order.
     next_row : Tensor
-        First row of the next batch; each step advances it.
+        Index of the first row of the next batch. Each step increases it by ``batch``.
     report : Tensor, shape (2,)
-        Each step adds its mean loss to the first element. Evaluation adds the number of correct rows to the
-        second element.
+        Each step adds the mean loss of its batch to the first element. Evaluation adds the number of
+        correctly classified rows to the second element.
     batch : int
         Batch size.
     """
@@ -55,11 +56,11 @@ class AutogradSteps:
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """State of the optimiser; empty before the first step."""
+        """State tensors of the optimiser by name; empty before the first step."""
         return dict(self._optimiser.state[self._weights.flat])
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate; on CUDA in place, because graphs read it from the device."""
+        """Set the learning rate; on CUDA in place, because CUDA graphs read it from a fixed address."""
         group = self._optimiser.param_groups[0]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -82,7 +83,7 @@ class AutogradSteps:
 
     @torch.no_grad()
     def evaluate(self, images: Tensor, labels: Tensor) -> None:
-        """Add the number of correctly classified rows to the report."""
+        """Add the number of correctly classified rows to the second element of ``report``."""
         size = largest_divisor(len(images), _EVALUATION_BATCH)
         for start in range(0, len(images), size):
             x = images[start : start + size].permute(0, 3, 1, 2)

@@ -47,7 +47,7 @@ class Rows:
 
 
 def choose_rows(run: Run, labels: NDArray[np.int64], n_classes: int) -> Rows:
-    """Split the official training set and corrupt the training part."""
+    """Split the official training set into training and validation rows, and corrupt the training rows."""
     train, validation = stratified_split(labels, labels.size // n_classes // 10, _rng(run.seed, _SPLIT))
     rng = _rng(run.seed, _CORRUPTION)
     first, last = run.classes or (0, n_classes - 1)
@@ -70,8 +70,8 @@ def draw_epoch(run: Run, epoch: int, n: int) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of int64, shape (4, n)
-        The order (positions in ``Rows.train``), the top and left edges (0 to 8) of the 32 by 32 crop in the
-        zero-padded image, and whether the crop is mirrored (0 or 1).
+        The order (positions in ``Rows.train``), the top edge and the left edge (0 to 8) of the 32 by 32 crop
+        in the zero-padded image, and whether the crop is mirrored (0 or 1).
     """
     rng = _rng(run.seed, _ORDER, epoch)
     shifts = rng.integers(0, 2 * _PAD + 1, size=(2, n))
@@ -104,7 +104,7 @@ class DeviceImages:
         self._sums, self._squares = torch.cat(sums, dim=1).cpu().numpy()
 
     def scale(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel over the given training rows, on the device."""
+        """Return the mean and standard deviation of each channel over the given training rows, shape (3,)."""
         n = rows.size * _SIDE * _SIDE
         mean = self._sums[rows].sum(0) / n
         std = np.sqrt(np.maximum(self._squares[rows].sum(0) / n - mean**2, 1e-6))
@@ -112,12 +112,12 @@ class DeviceImages:
         return on_device[0], on_device[1]
 
     def validation(self, rows: NDArray[np.int64], scale: tuple[Tensor, Tensor]) -> Tensor:
-        """Normalised training images without augmentation, float32, shape (n, 32, 32, 3)."""
+        """Return training images normalised, without augmentation; float32, shape (n, 32, 32, 3)."""
         inner = self._train[torch.from_numpy(rows).to(self.device)][:, _PAD:-_PAD, _PAD:-_PAD]
         return (inner.float() - scale[0]) / scale[1]
 
     def test(self, start: int, stop: int, scale: tuple[Tensor, Tensor]) -> Tensor:
-        """Normalised test images of a range of rows, float32, shape (n, 32, 32, 3)."""
+        """Return the test images ``start`` to ``stop - 1`` normalised; float32, shape (n, 32, 32, 3)."""
         return (self._test[start:stop].float() - scale[0]) / scale[1]
 
     def fill(self, out: Tensor, rows: Tensor, drawn: Tensor, scale: tuple[Tensor, Tensor]) -> None:
@@ -140,7 +140,7 @@ class DeviceImages:
 
 
 def _sums(pixels: Tensor) -> Tensor:
-    """Sum and sum of squares of each image's channels, shape (2, n, 3)."""
+    """Return the sum and the sum of squares of each channel of each image, shape (2, n, 3)."""
     return torch.stack([pixels.sum((1, 2)), pixels.square().sum((1, 2))])
 
 

@@ -23,11 +23,11 @@ __all__ = ["DATA_SETS", "Cifar", "data_dir", "download", "load"]
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 _N_TRAIN, _N_TEST = 50_000, 10_000  # the official sizes of both data sets
-_LIMIT = 200_000_000  # bytes of an archive or its content; the official ones have at most 185 million
+_LIMIT = 200_000_000  # maximum bytes of an archive or its content; the official ones need at most 185 million
 
 
 class _Layout(NamedTuple):
-    """Files of one data set."""
+    """Files of one data set, and the archive that contains them."""
 
     n_classes: int
     folder: str

@@ -35,27 +35,28 @@ _CLASS_COLUMNS = {"class_ece": "ece", "avg_ece": "ece", "error": "error", "error
 
 @dataclass(frozen=True)
 class Comparison:
-    """One value, or the difference between two values, that a claim is about; computed for each run.
+    """A value, or a difference between two values, on which a claim depends. It is computed for each run.
 
     Attributes
     ----------
     metric : str
-        ``gap`` is mean confidence − accuracy.
+        Name of the metric. ``gap`` is mean confidence − accuracy.
     method : str
+        Method whose value is used.
     other : str or None
         Method whose value is subtracted; None to compare no methods.
     bins : int or None
-        Number of bins of a calibration error.
+        Number of bins of a calibration error; None for other metrics.
     rate : float or None
-        Noise or sampling rate of a sweep.
+        Noise or sampling rate in a figure with several rates; otherwise None.
     training : str or None
-        ``clean``, ``noise`` or ``few``, for items with several trainings.
+        ``clean``, ``noise`` or ``few`` in figures that compare these training sets; otherwise None.
     half : {"low", "high"} or None
         Half of the classes; None for all classes.
     other_half : {"low", "high"} or None
         Half of the classes whose value is subtracted; None to compare no halves.
     label : int or None
-        A single class; None for all classes or a half.
+        Index of a single class; None for all classes or a half.
     """
 
     metric: str
@@ -80,12 +81,13 @@ class Claim:
     evidence : str
         Our numbers, in percent.
     topic : str
-        Noun phrase for lists of claims.
+        Noun phrase that names the claim in a sentence.
     failures : tuple of Comparison
         The comparisons that contradict the claim. Empty if the claim holds, and for claims without
-        comparisons, such as those about different training sets.
+        comparisons, such as those that compare networks with different training sets.
     classes_by : {"predicted", "true"} or None
-        Whether an error by class refers to the predicted or the true class.
+        For claims about the classification error by class: whether it refers to the predicted or the true
+        class. None for other claims.
     """
 
     text: str
@@ -97,7 +99,7 @@ class Claim:
 
 
 def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Claims about the methods in a table."""
+    """Yield the claims about the methods in a table and about the two halves of its classes."""
     accuracy = {m: _mean(rows, method=m, metric="accuracy", half=None) for m in _METHODS}
     same = accuracy["TS"] == accuracy["CTS"] == accuracy["Uncal"]
     yield Claim(
@@ -134,7 +136,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Claims that noisy classes are under-confident and clean classes over-confident."""
+    """Yield the claims that noisy classes are under-confident and clean classes over-confident."""
     for half, label, sign, direction in (
         ("low", ITEMS[name].low, -1, "under-confident"),
         ("high", ITEMS[name].high, 1, "over-confident"),
@@ -150,7 +152,7 @@ def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about networks trained on clean, noisy and small training sets."""
+    """Yield the claims about networks trained on clean, noisy and small training sets."""
     gaps = {t: first_row(rows, metric="gap", training=t) for t in ("clean", "noise", "few")}
     for training, sign, text, topic in (
         (
@@ -180,7 +182,7 @@ def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa:
 
 
 def sampling_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about the size of the training set."""
+    """Yield the claim about the size of the training set, if at least two sizes have runs."""
     gaps = sorted((r["rate"], r["mean"]) for r in rows if r["metric"] == "gap")
     if len(gaps) < 2:
         return
@@ -193,7 +195,7 @@ def sampling_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa:
 
 
 def half_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Claims about the two halves of the classes."""
+    """Yield the claims about the two halves of the classes."""
     if ITEMS[name].halves.corruption == "noise":
         yield from _opposite_halves(name, rows)
         return
@@ -209,7 +211,7 @@ def half_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def noise_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about a sweep over noise rates."""
+    """Yield the claims about a figure with several noise rates, if a rate above 0 has runs."""
     noisy = [r for r in rows if r.get("rate")]
     for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")) if noisy else ():
         text = f"CTS has lower {label} than TS at every noise rate above 0"
@@ -217,7 +219,7 @@ def noise_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: AR
 
 
 def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about a sweep over sampling rates."""
+    """Yield the claims about a figure with several sampling rates."""
     for metric, label in (("max_ece", "max-ECE"), ("avg_ece", "Avg-ECE")):
         text = f"CTS has lower {label} than TS at every sampling rate"
         yield _lower_at_all_rates(rows, metric, text, f"CTS having lower {label} than TS")
@@ -234,7 +236,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
 
 
 def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Claims about individual classes."""
+    """Yield the claims about individual classes."""
     bins = BINS[-1]
     ece = _by_class(rows, "class_ece", bins)
     if ITEMS[name].halves.corruption == "noise":
@@ -274,7 +276,7 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: int) -> Claim:
-    """Claim that VS raises the error of the noisy classes and lowers that of the clean classes."""
+    """Return the claim that VS raises the error of the noisy classes and lowers that of the clean classes."""
     metric = {"predicted": "error", "true": "error_true"}[by]
     low, high = (_change(rows, metric, half, "VS", bins) for half in ("low", "high"))
     return Claim(
@@ -288,13 +290,16 @@ def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: i
 
 
 def _wrong_halves(metric: str, method: str, bins: int, low: float, high: float) -> tuple[Comparison, ...]:
-    """Compare with Uncal in each half where the claim (``low`` > 0 and ``high`` < 0) does not hold."""
+    """Return comparisons with Uncal in the halves that contradict the claim ``low > 0 > high``.
+
+    ``low`` and ``high`` are the value of ``method`` minus that of Uncal in the two halves of the classes.
+    """
     wrong = {"low": low <= 0, "high": high >= 0}
     return tuple(Comparison(metric, method, "Uncal", bins=bins, half=half) for half in wrong if wrong[half])
 
 
 def example_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about the example of Section 5.4."""
+    """Yield the claim about the example of Section 5.4."""
     equals_paper = all(abs(row["mean"] - row["paper"]) < 1e-9 for row in rows)
     overall = {m: _mean(rows, method=m, metric="ece") for m in ("TS", "CTS")}
     worst = {m: _mean(rows, method=m, metric="max_ece") for m in ("TS", "CTS")}
@@ -318,7 +323,7 @@ def _mean(rows: Sequence[Row], **wanted: object) -> float:
 
 
 def _percentages(values: Mapping[str, float]) -> str:
-    """Named values in percent, such as ``TS 1.20, CTS 0.90``."""
+    """Format named values in percent, such as ``TS 1.20, CTS 0.90``."""
     return ", ".join(f"{name} {100 * value:.2f}" for name, value in values.items())
 
 
@@ -342,7 +347,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
-    """Tuples (rate, number of bins, mean of TS, mean of CTS) for one metric."""
+    """Return tuples (rate, number of bins, mean of TS, mean of CTS) for one metric."""
     return [
         (
             r["rate"],
@@ -356,7 +361,7 @@ def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, fl
 
 
 def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, comparison: Comparison) -> Claim:
-    """Claim that confidence − accuracy is positive or negative."""
+    """Return the claim that confidence − accuracy is positive (``sign`` is 1) or negative (−1)."""
     holds = _has_sign(row, sign)
     return Claim(text, holds, _interval(row), topic, () if holds else (comparison,))
 
@@ -373,7 +378,7 @@ def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str)
 
 
 def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:
-    """Means by class and method. A class is left out if some method never predicts it."""
+    """Return means by class and method; leave out classes without a mean for Uncal, TS, VS or CTS."""
     means: dict[int, dict[str, float]] = {}
     for row in rows:
         if row["metric"] == metric and row["bins"] == bins and row["mean"] is not None:
@@ -420,7 +425,7 @@ def _difference(selection: Selection, run: str, comparison: Comparison) -> float
 
 
 def _value(selection: Selection, run: str, comparison: Comparison, method: str, half: str | None) -> float:
-    """One metric of one run: over all rows, one half of the classes, or a single class."""
+    """Return the metric of one run over all rows, over one half of the classes, or for a single class."""
     results, choice, metric = selection.results, selection.choice, comparison.metric
     if metric == "gap":
         return results.value(run, metric, method=method, half=half or "all", choice=choice)[0]

@@ -1,10 +1,11 @@
 """Train runs on a Dask cluster.
 
 Each task trains a few runs in parallel and returns the content of their result files, which the caller
-writes. Every worker needs PyTorch and the data sets, under the same path or in its ``$HETCAL_DATA``; a shared
-disk is not needed. If a worker dies, its task is sent to another worker.
+writes. Every worker needs PyTorch, and the data sets in the folder `data_dir` or in its own ``$HETCAL_DATA``.
+A shared disk is not needed. If a worker dies, its task is sent to another worker.
 
-Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources "GPU=1"``).
+If any worker offers the resource ``GPU``, as with ``dask worker ADDRESS --resources "GPU=1"``, all tasks run
+on such workers, one task per GPU at a time.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def train_on_cluster(
     Returns
     -------
     Summary
+        Names of the runs by outcome.
     """
     if parallel < 1:
         raise ValueError(f"parallel must be 1 or more, got {parallel}; pass a positive number of runs")

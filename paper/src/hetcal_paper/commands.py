@@ -1,7 +1,7 @@
 """The commands ``hetcal train``, ``hetcal reproduce`` and ``hetcal pages``.
 
 hetcal finds them through the entry-point group ``hetcal.commands``. Slow imports are inside the functions,
-so that the other commands start quickly.
+so that the other commands of hetcal start quickly.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-#: Held while warnings are recorded, because all threads of a process share Python's warning filters.
+#: Lock held while warnings are recorded, because all threads of a process share Python's warning filters.
 _WARNING_FILTERS = threading.Lock()
 
-#: Unfitted calibrators of all methods.
+#: Unfitted calibrators by method. They are cloned before they are fitted.
 METHODS: dict[str, Any] = {
     "Uncal": hetcal.Identity(),
     "TS": hetcal.TemperatureScaling(),
@@ -91,8 +91,8 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        Lines of each table in :data:`COLUMNS`, as text; numbers have six significant digits. ``classes``
-        and ``curves`` are empty unless a table or figure of the paper needs them for this run.
+        Lines of each table in :data:`COLUMNS`, as text; floats have six significant digits. ``classes`` and
+        ``curves`` are empty unless a table or figure of the paper needs them for this run.
     """
     record = store.read_record(folder, name)
     run = Run.from_dict(record["run"])
@@ -114,12 +114,15 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
-    """Evaluate one method at `choice`: the best epoch of a run, or the epoch that represents the run.
+    """Evaluate one method on one result of a run.
+
+    `choice` names the epoch of the result. It must be ``best`` or the choice that represents the run, because
+    results by class and by half are computed for these epochs only.
 
     Returns
     -------
     dict of str to DataFrame
-        Lines of the tables ``metrics``, ``classes`` and ``curves``, as in :func:`evaluate_run`.
+        Lines of the tables ``metrics``, ``classes`` and ``curves``, as returned by :func:`evaluate_run`.
     """
     lines = _method_lines(run, result, choice, method, is_main=True)
     return {table: _frame(table, lines[table]) for table in lines}
@@ -129,8 +132,8 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
     """Return the epoch number of each choice of epoch, as described in :mod:`hetcal_paper.store`.
 
     For recipes with early stopping, the result also contains ``early``, the epoch that early stopping
-    selects. No phase is longer than the patience, so ``early`` is always the best epoch of a phase, whose
-    logits are stored.
+    selects. It is the best epoch of its phase, because training does not stop before the phase has ended: the
+    patience is as long as the longest phase. Its logits are therefore stored.
     """
     run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
     if not RECIPES[run.recipe].patience:
@@ -139,7 +142,7 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
-    """Return the choice under whose name the record stores the logits of the same epoch as `choice`.
+    """Return the name under which the record stores the logits of the epoch that `choice` selects.
 
     If `choice` is None, the epoch is the one that represents the run.
     """
@@ -150,7 +153,10 @@ def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
 def _method_lines(
     run: Run, result: store.Result, choice: str, method: str, *, is_main: bool
 ) -> dict[str, list[_Cells]]:
-    """Lines of one method at one epoch, by table; `is_main` tells whether all details are needed."""
+    """Return the lines of one method at one epoch, by table.
+
+    Without `is_main`, results by class are left out, and only Uncal has results by half.
+    """
     name, items, labels = run.name, items_of(run.name), result.test_labels
     calibrator, head = clone(METHODS[method]), (choice, method)
     probs = _predict(calibrator, result, f"{name} at {choice}, {method}")
@@ -185,7 +191,7 @@ def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """Calibration errors at one number of bins, by metric, and their noise floors."""
+    """Calibration errors for one number of bins and their noise floors, both by metric."""
 
     values: Mapping[str, Any]
     floors: Mapping[str, Any]
@@ -209,7 +215,7 @@ def _metrics(
     halves: tuple[str, ...],
     overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
-    """Yield the last five cells of each line of the table ``metrics``: metric, bins, half, value, floor."""
+    """Yield the last five cells of lines of the table ``metrics``: metric, bins, half, value, floor."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():
@@ -225,17 +231,17 @@ def _metrics(
 
 
 def _temperatures(calibrator: Any) -> Iterator[_Cells]:
-    """Yield the last cells of the lines of ``metrics`` about fitted class-wise temperatures.
+    """Yield the last five cells of lines of the table ``metrics`` about fitted class-wise temperatures.
 
-    ``log_t_error`` is the median over the classes of the standard error of log T, and ``n_at_bound`` the
-    number of classes whose T is at a bound of its range. ``log_t_spread`` is the standard deviation of log T
-    between the classes, as estimated by ``gamma="bayes"``.
+    T denotes a temperature. ``log_t_error`` is the median over the classes of the standard error of log T.
+    ``n_at_bound`` is the number of classes whose T is at a bound of its range. ``log_t_spread`` is the
+    standard deviation of log T between the classes, as estimated by ``gamma="bayes"``.
     """
     if not isinstance(calibrator, hetcal.ClassWiseTemperatureScaling):
         return
     if calibrator.gamma == np.inf:
         fitted = calibrator.n_samples_ > 0
-        errors = calibrator.alpha_std_[fitted] / calibrator.alpha_[fitted]  # also of log T = -log α
+        errors = calibrator.alpha_std_[fitted] / calibrator.alpha_[fitted]  # errors of log T = -log α
         yield ("log_t_error", "", "all", np.median(errors), "")
         yield ("n_at_bound", "", "all", int(np.isinf(errors).sum()), "")
     if calibrator.gamma == "bayes" and calibrator.choice_ is not None:
@@ -245,7 +251,7 @@ def _temperatures(calibrator: Any) -> Iterator[_Cells]:
 def _classes(
     probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, _Errors]
 ) -> Iterator[_Cells]:
-    """Yield the last cells of each line of ``classes``, from ``bins`` on."""
+    """Yield the cells of each line of the table ``classes`` from the column ``bins`` on."""
     n_classes = probs.shape[1]
     confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
     correct = predicted == labels
@@ -262,7 +268,7 @@ def _classes(
 
 
 def _curves(probs: NDArray[Any], labels: NDArray[np.int64], low: NDArray[np.bool_]) -> Iterator[_Cells]:
-    """Yield the last cells of each line of ``curves``, from ``bins`` on; only bins that contain rows."""
+    """Yield the cells of the table ``curves`` from the column ``bins`` on, for bins that contain rows."""
     for bins in BINS:
         for half in _HALVES:
             curve = reliability_curve(probs, labels, n_bins=bins, rows=_rows_of(low, half))
@@ -293,7 +299,7 @@ def _describe(name: str, run: Run, record: Mapping[str, Any]) -> _Cells:
 
 
 def _in_low_half(run: Run, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the true class of each row is in the low half, shape (n,).
+    """Return, for each row, whether its true class is in the low half; shape (n,).
 
     The low half consists of the corrupted classes. If the corruption affects all classes or none, it is the
     first half of the classes.
@@ -315,7 +321,7 @@ def _first_with_epoch(epochs: Mapping[str, int], epoch: int) -> str:
 
 
 def _text(value: object) -> str:
-    """Format a cell: numbers with six significant digits, nan as an empty string."""
+    """Format a cell: floats with six significant digits, nan as an empty string, other values with str."""
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.6g}"
     return str(value)

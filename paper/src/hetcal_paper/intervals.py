@@ -22,11 +22,11 @@ class SeedInterval:
     ----------
     mean : float
     low, high : float or None
-        None with one seed.
+        Ends of the interval; None with one seed.
     std : float or None
-        Standard deviation over the seeds; None with one seed.
+        Sample standard deviation over the seeds; None with one seed.
     n : int
-        Number of seeds.
+        Number of seeds whose value is not nan.
     """
 
     mean: float
@@ -42,9 +42,9 @@ class SeedInterval:
 
 
 def seed_interval(values: Sequence[float]) -> SeedInterval | None:
-    """Return the mean of one value per seed with its interval.
+    """Return the mean of one value per seed, with its 95% interval from Student's t-distribution.
 
-    Values that are nan are ignored. The result is None if no values remain.
+    Values that are nan are ignored. The result is None if no other values remain.
 
     Examples
     --------

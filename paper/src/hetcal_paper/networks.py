@@ -1,8 +1,8 @@
 """ResNet-20 and WideResNet-28-10 for 32 by 32 images, and a tiny network for tests.
 
-All networks map images of shape (n, 3, 32, 32) to logits of shape (n, n_classes). Convolutions have no bias
-and use He initialisation (normal, variance 2 / fan-in). Batch norms use momentum 0.1 and epsilon 1e-5. Global
-average pooling and the last layer are always computed in float32, so that logits are never rounded to
+All networks map images of shape (n, 3, 32, 32) to logits of shape (n, n_classes). Convolutions have no bias.
+All weights use He initialisation (normal, variance 2 / fan-in). Batch norms use momentum 0.1 and epsilon
+1e-5. Global average pooling and the last layer are computed in float32, so that logits are not rounded to
 bfloat16.
 """
 
@@ -72,7 +72,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """Three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters."""
+    """Three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters for 10 classes."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class WideResNet28x10(nn.Module):
 
 
 class Tiny(nn.Module):
-    """Two strided convolutions; trains within seconds on a CPU."""
+    """Two strided convolutions with batch norm, for tests; training takes seconds on a CPU."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def _conv(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias and with "same" padding."""
+    """Return a convolution without bias; with stride 1, its padding preserves height and width."""
     return nn.Conv2d(n_in, n_out, size, stride=stride, padding=size // 2, bias=False)
 
 
@@ -172,7 +172,7 @@ def _classify(features: Tensor, head: nn.Linear) -> Tensor:
 
 @torch.no_grad()
 def _initialise(network: nn.Module, generator: torch.Generator) -> None:
-    """Initialise all weights, in the order of the modules."""
+    """Initialise all parameters and running statistics, in the order of the modules."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu", generator=generator)

@@ -1,6 +1,6 @@
 """Notes on individual tables and figures: which claims fail, by how much, and why our numbers may differ.
 
-All numbers about our results are computed from the results.
+Numbers that depend on our results are computed from them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SMALL_GAP = 0.02  # if |confidence − accuracy| is smaller, a single temperatu
 
 
 def count_claims(item: Reproduction) -> str:
-    """Number of claims that hold, such as ``6 of 7``."""
+    """Return the number of claims that hold, such as ``6 of 7``, or a dash if no claims are counted."""
     if item.uses_default_recipe or not item.claims:
         return NONE
     return f"{sum(claim.holds for claim in item.claims)} of {len(item.claims)}"
 
 
 def summarise_claims(item: Reproduction) -> str:
-    """One sentence on where our results agree with the paper and where they differ."""
+    """Return a sentence that says where our results agree with the paper and where they differ."""
     if item.uses_default_recipe:
         return "The claims are not counted, because runs with the default recipe replace the missing runs."
     if not item.claims:
@@ -63,7 +63,7 @@ def summarise_claims(item: Reproduction) -> str:
 
 
 def failed_claims(item: Reproduction) -> str:
-    """Section on the claims that do not hold; empty if all hold or the default recipe is used."""
+    """Return the section on claims that do not hold; empty if all hold or the default recipe is used."""
     failed = [claim for claim in item.claims if not claim.holds]
     if item.uses_default_recipe or not failed:
         return ""
@@ -75,9 +75,9 @@ def failed_claims(item: Reproduction) -> str:
 def likely_reason(item: Reproduction) -> str:
     """Explain why CTS is not better at some rates of a sweep, if the results support an explanation.
 
-    There are two possible explanations: TS leaves little error to correct, or max-ECE is noisy. Each is given
-    only for failing rates at which TS leaves less error, or max-ECE is noisier, than at every rate where the
-    claims hold.
+    There are two possible explanations. The first, that TS leaves little error to correct, is given for the
+    failing rates at which TS leaves less error than at every rate where the claims hold. The second, that
+    max-ECE is noisy, is given for the failing rates at which max-ECE is noisier than at every such rate.
     """
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
@@ -98,7 +98,7 @@ def likely_reason(item: Reproduction) -> str:
 
 
 def notes(item: Reproduction) -> str:
-    """Section of notes on an item; empty if there are none."""
+    """Return the section of notes on a table or figure; empty if there are none."""
     parts = [
         _omitted_methods(item),
         _settings(item),
@@ -132,7 +132,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
 
 
 def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
-    """Avg-ECE of TS minus its noise floor: the error by class that one temperature does not correct."""
+    """Return the mean over seeds, with its interval, of the Avg-ECE of TS minus its noise floor at a rate."""
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
         selection.results.value(run, "avg_ece", method="TS", bins=BINS[0], choice=selection.choice)
@@ -149,7 +149,8 @@ def _noisy_maximum(
 ) -> str:
     """Name the failing rates where max-ECE is noisier than at all rates where the claims hold.
 
-    Rates at which the interval of the difference excludes zero are left out: noise does not explain them.
+    Rates at which the interval of the difference between CTS and TS excludes zero are left out, because noise
+    does not explain such a difference.
     """
     uncertain = [f for f in failures if f.metric == "max_ece" and _includes_zero(selection, f)]
     rates = sorted({f.rate for f in uncertain if f.rate is not None})
@@ -172,7 +173,7 @@ def _includes_zero(selection: Selection, comparison: Comparison) -> bool:
 
 
 def _floor(item: Reproduction, rate: float) -> float:
-    """Noise floor of the max-ECE of CTS; 0 if unknown."""
+    """Return the noise floor of the max-ECE of CTS at a rate; 0 if it is unknown."""
     row = first_row(item.rows, method="CTS", metric="max_ece", rate=rate, bins=BINS[0], half=None)
     return 0.0 if row is None or row["floor"] is None else float(row["floor"])
 
@@ -186,12 +187,12 @@ class _Measured:
 
     @property
     def is_difference(self) -> bool:
-        """Whether two values are compared; a single value is already part of the evidence of the claim."""
+        """Whether two values are compared. Single values are already part of the evidence of the claim."""
         return self.comparison.other is not None or self.comparison.other_half is not None
 
     @property
     def label(self) -> str:
-        """The difference, such as ``CTS − TS in ECE``."""
+        """Name of the difference, such as ``CTS − TS in ECE``."""
         comparison, metric = self.comparison, METRIC_NAMES[self.comparison.metric]
         if comparison.other_half is not None:
             return f"The difference between the halves in {metric}"
@@ -199,7 +200,7 @@ class _Measured:
 
 
 def _statement(item: Reproduction, claim: Claim) -> str:
-    """The claim, its evidence, and the intervals of the differences that contradict it."""
+    """Return the claim, its evidence, and the intervals of the differences that contradict it, as text."""
     head = f"“{claim.text}” does not hold: {claim.evidence}"
     if item.selection is None:
         return f"{head}."
@@ -224,7 +225,7 @@ def _statement(item: Reproduction, claim: Claim) -> str:
 
 
 def _where(name: str, comparison: Comparison) -> str:
-    """Rate, half or class, and number of bins of a comparison."""
+    """Describe the rate, the class or the half, and the number of bins of a comparison."""
     parts = []
     if comparison.rate is not None:
         parts.append(f" at {percent(comparison.rate)}")
@@ -238,7 +239,7 @@ def _where(name: str, comparison: Comparison) -> str:
 
 
 def _where_it_fails(name: str, claim: Claim) -> str:
-    """Rates or classes at which a claim fails, in parentheses."""
+    """Return the rates or classes for which a claim fails, in parentheses; empty if there are none."""
     rates = sorted({failure.rate for failure in claim.failures if failure.rate is not None})
     labels = sorted({failure.label for failure in claim.failures if failure.label is not None})
     if rates:
@@ -249,7 +250,7 @@ def _where_it_fails(name: str, claim: Claim) -> str:
 
 
 def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
-    """Mean and interval in points.
+    """Format a mean and its interval in percentage points.
 
     ``first`` is the first interval of the sentence. Later intervals over the same number of seeds omit the
     unit and the number of seeds.
@@ -263,13 +264,13 @@ def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
 
 
 def validation_rows(selection: Selection) -> int:
-    """Validation rows per class."""
+    """Return the number of validation rows per class."""
     point = selection.present[0]
     return int(selection.results.runs[point.runs[0]]["n_validation"]) // point.run.n_classes
 
 
 def _settings(item: Reproduction) -> str:
-    """Settings of the runs that differ from the default recipe."""
+    """Describe the settings of the runs that differ from the default recipe; empty if there are none."""
     if item.selection is None:
         return ""
     settings = [text for point in item.selection.present for text in differing_settings(point.run)]
@@ -344,7 +345,7 @@ def _missing_methods(item: Reproduction) -> str:
 
 
 def _former_auto(selection: Selection) -> str:
-    """Name the commits of `Auto` for the runs of a sweep on which it cannot be evaluated again."""
+    """Name the commits that evaluated `Auto` on the runs of a sweep that have no stored logits."""
     logits = selection.results.folder / "logits"
     having = [run for point in selection.present for run in evaluated(selection, point, "Auto")]
     lost = [run for run in having if not (logits / f"{run}.npz").is_file()]
@@ -359,7 +360,7 @@ def _former_auto(selection: Selection) -> str:
 
 
 def _other_epochs(item: Reproduction) -> str:
-    """Confidence and accuracy of Figure 2 at the last epoch and with other weight decays."""
+    """Return a table that adds the last epoch and other weight decays to fig2; empty for other figures."""
     selection = item.selection
     if selection is None or item.name != "fig2":
         return ""
@@ -383,9 +384,10 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines of the table of :func:`_other_epochs` for one point.
+    """Return the lines of the table of :func:`_other_epochs` for one point.
 
-    They show its runs at the figure's epoch and at the last epoch, and runs with other weight decays.
+    They show the runs of the point at the figure's epoch, those runs that were not stopped early at the last
+    epoch, and runs with other weight decays.
     """
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
@@ -441,12 +443,12 @@ def _all_classes(item: Reproduction) -> str:
 
 
 def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Count classes with ``first < second``. Classes that are never predicted are nan and do not count."""
+    """Count classes with ``first < second``. Never predicted classes have nan and are not counted."""
     return int(np.sum(first < second))
 
 
 def _weight_decay(selection: Selection | None) -> str:
-    """Table of confidence − accuracy on each half of the classes, by weight decay, and in the paper."""
+    """Return a note and a table about confidence − accuracy on each half of the classes by weight decay."""
     if selection is None:
         return ""
     (point,) = selection.present
@@ -474,13 +476,13 @@ def _weight_decay(selection: Selection | None) -> str:
 
 
 def _gaps(selection: Selection, point: Point, half: str) -> list[float]:
-    """Confidence − accuracy of each run on one half of the classes."""
+    """Return confidence − accuracy of each run of a point on one half of the classes."""
     results, choice = selection.results, selection.choice
     return [results.value(run, "gap", half=half, choice=choice)[0] for run in point.runs]
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
-    """Runs that differ from those of `point` in the weight decay: one per decay, with the smallest seed."""
+    """Return runs that differ from `point` in the weight decay: one per decay, with the smallest seed."""
     results = selection.results
     first: dict[float, str] = {}
     for name in sorted(results.runs, key=lambda name: parse(name).seed):
@@ -492,7 +494,7 @@ def _other_decays(selection: Selection, point: Point) -> list[str]:
 
 
 def _overall_gap(selection: Selection | None) -> str:
-    """State confidence − accuracy over all classes if it is small, which leaves TS little to correct."""
+    """State confidence − accuracy over all classes if it is so small that TS has little to correct."""
     if selection is None:
         return ""
     (point,) = selection.present
@@ -507,7 +509,7 @@ def _overall_gap(selection: Selection | None) -> str:
 
 
 def _class_floors(selection: Selection | None) -> str:
-    """State how much of the class-wise ECE is noise."""
+    """State how much of the class-wise ECE of CTS is due to chance."""
     if selection is None:
         return ""
     (point,) = selection.present

@@ -1,4 +1,4 @@
-"""The reproduction pages: an index, one page per table or figure, and one about training."""
+"""Write the reproduction pages: an index, one page per table or figure, and one about training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ A *floor* is the expected value of the metric for a perfectly calibrated model w
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
-    """Write the pages and figures of all items that have runs.
+    """Write the reproduction pages and their figures.
+
+    A table or figure for which the results contain no runs has no page. The index lists it as not trained.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ def _index(items: Sequence[Reproduction]) -> str:
 
 
 def _overview(items: Sequence[Reproduction]) -> str:
-    """Table with one line per table or figure of the paper: runs, claims, and distance from the paper."""
+    """Return the Markdown table of the index, with one line per table or figure of the paper."""
     present = {item.name: item for item in items}
     lines = []
     for name, published in ITEMS.items():
@@ -120,7 +122,7 @@ def _overview(items: Sequence[Reproduction]) -> str:
 
 
 def _distance(item: Reproduction) -> str:
-    """The largest distance from the paper, in points, and its metric."""
+    """Return the largest distance from the paper in percentage points with its metric, or a dash."""
     distances = largest_distances(item.rows)
     if not distances:
         return NONE
@@ -129,7 +131,7 @@ def _distance(item: Reproduction) -> str:
 
 
 def _item_page(item: Reproduction) -> str:
-    """Page of one table or figure: the figure, the terms, the tables, the claims and the notes."""
+    """Return the page of one table or figure: figure, explanation of terms, tables, claims and notes."""
     parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", _terms(item), item.body()]
     if item.name == "table2":
         parts.append("![Reliability of the noisy and of the clean classes](table2-halves.svg)")
@@ -139,7 +141,10 @@ def _item_page(item: Reproduction) -> str:
 
 
 def _terms(item: Reproduction) -> str:
-    """Explain the two halves of the classes, the rates of a sweep, and the column of noise floors."""
+    """Return a paragraph that explains the terms of a page.
+
+    It defines the two halves of the classes and the noise or sampling rate if one half was corrupted.
+    """
     if item.selection is None:
         return "[Conventions](index.md#conventions) explains the abbreviations."
     published, run = ITEMS[item.name], item.selection.points[0].run

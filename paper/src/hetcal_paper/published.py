@@ -45,7 +45,7 @@ class Halves:
 
 @dataclass(frozen=True)
 class Item:
-    """One table or figure.
+    """One table or figure of the paper, or the example of its Section 5.4.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Example:
-    """Confidence and ECE of two classes, and the ECE over both."""
+    """Confidence and ECE of each of the two classes in the example of Section 5.4, and the ECE over both."""
 
     confidence: tuple[float, float]
     class_ece: tuple[float, float]
@@ -103,7 +103,7 @@ _FIG7 = "TS inflates the calibration errors of the under-sampled classes; CTS im
 _FIG8 = "CTS has lower max-ECE and Avg-ECE than TS at all rates; TS sometimes has lower ECE."
 _TABLE = "CTS and VS have lower ECE and max-ECE than TS and than no calibration; VS changes the accuracy."
 
-#: All tables and figures, in the order of the paper.
+#: All tables and figures in the order of the paper, followed by the example of Section 5.4.
 ITEMS: dict[str, Item] = {
     "fig1": Item("trainings", "Confidence and data quality, CIFAR-100", "c100", _HALVES, _FIG1),
     "fig2": Item("sampling", "Confidence and size of the training set, CIFAR-100", "c100", _HALVES, _FIG2),

@@ -12,7 +12,7 @@ from hetcal_paper.runs import SEEDS, Run, paper_grid, parse, runs_for
 
 __all__ = ["missing_runs", "resolve", "train_missing"]
 
-#: Training order: each table with all its seeds, then the figures on the same data set, seed by seed.
+#: Training order: each table with all its seeds, then the other figures on its data set, seed by seed.
 _ORDER = {
     "table2": ("fig10", "fig12", "fig13", "fig14", "fig9"),
     "table1": ("fig4", "fig7", "fig1", "fig2", "fig5", "fig8"),
@@ -20,7 +20,7 @@ _ORDER = {
 
 
 def resolve(names: Sequence[str]) -> list[Run]:
-    """Return the runs with these names. The name of a table or figure means all its runs."""
+    """Return the runs with these names; the name of a table or figure stands for all its runs."""
     grid = paper_grid()
     return [run for name in names for run in (runs_for(name) if name in grid else (parse(name),))]
 
@@ -33,13 +33,17 @@ def missing_runs(
     Parameters
     ----------
     names : sequence of str
-        Runs, tables or figures. If empty, the whole grid in order of importance.
+        Runs, tables or figures. If empty, the runs of all tables and figures in order of importance.
     out_dir : path
         The store of finished runs. Runs that it contains are not missing.
     results_dir : path, optional
-        Folder of results. If `names` is empty, runs that it contains are not missing either.
+        Folder of results, used only if `names` is empty. Runs that it contains are then not missing either.
     only : {"c10", "c100"}, optional
         Restrict the runs to one data set.
+
+    Returns
+    -------
+    list of Run
     """
     if only not in (None, "c10", "c100"):
         raise ValueError(f"only must be 'c10' or 'c100', got {only!r}; omit it for both data sets")
@@ -95,7 +99,7 @@ def train_missing(
 
 
 def _ordered_grid() -> list[Run]:
-    """All runs of the grid without duplicates, the most important first, CIFAR-10 before CIFAR-100."""
+    """Return all runs of the grid without duplicates in order of importance, CIFAR-10 before CIFAR-100."""
     grid = paper_grid()
     runs: list[Run] = []
     for table, figures in _ORDER.items():

@@ -47,7 +47,7 @@ _CLAIM_KEYS = ("text", "holds", "evidence")
 
 @dataclass(frozen=True)
 class _Kind:
-    """How items of one kind are computed, checked, tabulated and drawn."""
+    """How tables and figures of one kind are computed, checked, tabulated and drawn."""
 
     rows: Callable[[Selection], list[Row]]
     claims: Callable[[str, Sequence[Row]], Iterable[Claim]]
@@ -79,7 +79,7 @@ class MissingRunsError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """One reproduced table or figure.
+    """One reproduced table or figure, or the example of Section 5.4.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ class Reproduction:
     claims : tuple of Claim
         The claims of the paper, and whether our results support them.
     missing : tuple of str
-        Runs that the results lack.
+        Names of the runs that the results lack.
     choice : str
         Which epoch represents each run, such as ``best``; see :func:`reproduce`. ``none`` for the example.
     selection : Selection or None
-        The runs behind the item; None for the example, which has no runs.
+        The runs behind the table or figure; None for the example, which has no runs.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Reproduction:
 
     @property
     def uses_default_recipe(self) -> bool:
-        """Whether all runs of the item are missing and runs with the default recipe replace them."""
+        """Whether runs with the default recipe replace the runs of this figure, which are all missing."""
         return self.selection is not None and len(self.missing) == len(runs_for(self.name))
 
     def figure(self) -> Figure:
@@ -114,7 +114,10 @@ class Reproduction:
         return _KINDS[ITEMS[self.name].kind].figure(self.name, self.rows, self.selection)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-compatible values."""
+        """Return the attributes except ``selection`` as JSON-compatible values.
+
+        A claim is a dictionary with the keys ``text``, ``holds`` and ``evidence``.
+        """
         return {
             "name": self.name,
             "title": self.title,
@@ -142,7 +145,7 @@ class Reproduction:
     def save(self, folder: str | Path) -> Path:
         """Write ``NAME.md``, ``NAME.json`` and ``NAME.svg`` to a folder, which is created if needed.
 
-        Returns the path of the Markdown file.
+        Return the path of the Markdown file.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -193,6 +196,10 @@ def reproduce(
     data_dir, store_dir, **options
         For training, see :func:`complete_results`.
 
+    Returns
+    -------
+    Reproduction
+
     Examples
     --------
     >>> example = reproduce("example")
@@ -218,10 +225,10 @@ def reproduce_many(
     store_dir: str | Path = "runs",
     **options: Any,
 ) -> list[Reproduction]:
-    """Reproduce one table or figure or, if the name is ``"all"``, all of them.
+    """Reproduce one table or figure or, if the name is ``"all"``, all of them; return them as a list.
 
     With ``"all"``, tables and figures without runs are left out and a warning names them. The parameters are
-    those of :func:`reproduce`; with ``"all"``, `choice` must be left out.
+    those of :func:`reproduce`, but ``"all"`` cannot be combined with `choice`.
     """
     if name != "all":
         training: dict[str, Any] = {"data_dir": data_dir, "store_dir": store_dir, **options}

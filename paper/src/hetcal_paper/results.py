@@ -3,16 +3,18 @@
 :func:`summarise` evaluates the finished runs of a store and adds them to four CSV files:
 
 ``runs.csv``     one line per run: what was trained, where, and which epochs were chosen
-``metrics.csv``  accuracy, confidence, NLL, ECE, max-ECE and Avg-ECE by method, with noise floors
+``metrics.csv``  accuracy, confidence, NLL and calibration errors by method, with noise floors
 ``classes.csv``  ECE, error and confidence by class, for the runs of tables and figures that need them
 ``curves.csv``   reliability bins of the uncalibrated model, for the runs shown in reliability diagrams
 
-It also copies the logits of some runs to ``logits/``: those of the two tables and of the study of calibrators
-(``benchmarks/study.py``). Numbers have six significant digits. Lines are sorted by run, so adding a run
-changes no existing line.
+``metrics.csv`` also contains statistics of fitted class-wise temperatures. Computed numbers have six
+significant digits. Lines are sorted by run, so adding a run changes no existing line.
 
-A run that is trained again replaces the first training with the same seed. The lines of the first training
-are then moved to the folder ``first-trainings``, so that both trainings can be compared.
+:func:`summarise` also copies the logits of some runs to ``logits/``: those of the two tables and of the study
+of calibrators (``benchmarks/study.py``).
+
+If a run is trained again with the same seed, its new lines replace those of the first training. The lines of
+the first training move to the folder ``first-trainings``, so that both trainings can be compared.
 
 The column ``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of
 the classes if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE
@@ -41,7 +43,7 @@ from hetcal_paper.runs import items_of
 
 __all__ = ["REEVALUATE", "ClassRows", "Results", "merge", "read_results", "summarise", "summarised"]
 
-#: Remedy in errors about missing values, which an older version of this package may not have computed.
+#: Remedy in errors about missing values. An older version of this package may not have computed them.
 REEVALUATE = "evaluate the runs again with `hetcal pages --store RUNS --force`"
 
 #: Tables whose runs are stored with logits.
@@ -57,23 +59,25 @@ _NUMBERS = {
     "curves": ("bin", "count", "confidence", "correct"),
     "runs": (),
 }
-_FIRST = "first-trainings"  # folder with the results of runs that were trained again
+_FIRST = "first-trainings"  # folder with the first training of runs that were trained twice
 _LAST = "runs"  # this file is written last, so a run that it lists is complete in all files
 _FILES = sorted(COLUMNS, key=lambda file: file == _LAST)
-#: Columns of ``runs.csv`` that differ between two trainings of the same run.
+#: Columns of ``runs.csv`` that distinguish two trainings of the same run.
 _TRAINING = ("chosen", "val_accuracy", "test_accuracy", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
 class ClassRows:
-    """Results of one run and method by class: arrays of shape (K,). Classes without rows have nan metrics.
+    """Results of one run and method by class.
+
+    All arrays have shape (K,). Metrics are nan for classes without rows.
 
     Attributes
     ----------
     n, ece, floor, error
-        Number of rows, ECE, noise floor and error of the rows predicted as the class.
+        Number, ECE, noise floor of the ECE, and classification error of the rows predicted as the class.
     n_true, error_true, confidence_true
-        Number, error and mean confidence of the rows whose true label is the class.
+        Number, classification error and mean confidence of the rows whose true label is the class.
     """
 
     n: NDArray[np.float64]
@@ -106,12 +110,15 @@ class Results:
 
     @cached_property
     def trained_twice(self) -> dict[str, dict[str, str]]:
-        """Lines of ``runs.csv`` about the first training of each run that was trained twice."""
+        """Lines about the first training of each run that was trained twice, by name of the run."""
         lines = _lines(self.folder / _FIRST, "runs").to_dict("records")
         return {line["run"]: line for line in lines}
 
     def choices(self, run: str) -> dict[str, int]:
-        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and any ``early``."""
+        """Return the number of the epoch that each choice selects.
+
+        The choices are ``best``, ``phase1``, ``phase2``, ..., ``last`` and, with early stopping, ``early``.
+        """
         return self._choices[run]
 
     def value(
@@ -140,11 +147,11 @@ class Results:
         return self._metrics[key]
 
     def has(self, run: str, method: str, choice: str = "best", metric: str = "accuracy") -> bool:
-        """Whether the results of a run include a method, and a metric that does not depend on bins."""
+        """Whether the results of a run include a metric of a method; the metric must not depend on bins."""
         return (run, self._stored(run, choice), method, metric, "", "all") in self._metrics
 
     def classes(self, run: str, method: str, bins: int, choice: str = "best") -> ClassRows:
-        """Return the results of a run by class."""
+        """Return the results of one method on a run by class."""
         key = (run, self._stored(run, choice), method, str(bins))
         if key not in self._classes:
             raise ValueError(_missing("classes", *key))
@@ -153,7 +160,7 @@ class Results:
     def curve(
         self, runs: Iterable[str], bins: int, half: str = "all", choice: str = "best"
     ) -> ReliabilityCurve:
-        """Return the reliability curve of the uncalibrated model, pooled over the rows of all runs."""
+        """Return the reliability curve of the uncalibrated model, pooled over the test rows of these runs."""
         sums = np.zeros((3, bins))
         for run in runs:
             key = (run, self._stored(run, choice), str(bins), half)
@@ -190,7 +197,10 @@ class Results:
             ) from None
 
     def _table(self, file: str) -> pd.DataFrame:
-        """Lines of a file; `first_trainings` selects the training of runs that were trained twice."""
+        """Return the lines of a file.
+
+        With `first_trainings`, runs that were trained twice are represented by their first training.
+        """
         lines = _read(self.folder, file)
         if not self.first_trainings or not self.trained_twice:
             return lines
@@ -287,7 +297,7 @@ def merge(source_dir: str | Path, results_dir: str | Path, *, force: bool = Fals
     source_dir : path
         Folder of results, such as one written on a machine with a GPU.
     results_dir : path
-        Folder to add them to; created if needed.
+        Folder to which the runs are added; created if needed.
     force : bool
         Whether to replace runs that the folder already contains, as in :func:`summarise`. Otherwise they stay
         unchanged.
@@ -342,7 +352,10 @@ def _add(folder: Path, new: Mapping[str, pd.DataFrame]) -> None:
 
 
 def _keep_first_trainings(folder: Path, new: pd.DataFrame) -> None:
-    """Copy the lines of runs that have now been trained twice to ``first-trainings``."""
+    """Copy the existing lines of runs that `new` replaces by a second training to ``first-trainings``.
+
+    Runs that ``first-trainings`` already contains are left unchanged.
+    """
     first, before, after = folder / _FIRST, _trainings(_lines(folder, _LAST)), _trainings(new)
     names = {run for run, training in after.items() if before.get(run, training) != training}
     names -= summarised(first)
@@ -355,7 +368,7 @@ def _keep_first_trainings(folder: Path, new: pd.DataFrame) -> None:
 
 
 def _trainings(lines: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """For each run, values that differ between two trainings."""
+    """Return, for each run, the values that distinguish two trainings."""
     return {run: tuple(values) for run, *values in lines[["run", *_TRAINING]].itertuples(index=False)}
 
 

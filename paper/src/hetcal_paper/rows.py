@@ -69,14 +69,16 @@ _EXAMPLE_DATA = {"c10": "cifar10-noisy", "c100": "cifar100-noisy"}
 
 @dataclass(frozen=True)
 class Point:
-    """The runs of an item that differ only in their seed.
+    """The runs of a table or figure that differ only in their seed.
 
     Attributes
     ----------
     run : Run
         The run with seed 0.
-    runs, missing : tuple of str
-        Names of the runs that the results contain, and of those that they lack.
+    runs : tuple of str
+        Names of the runs that the results contain.
+    missing : tuple of str
+        Names of the runs of the table or figure that the results lack, even if :func:`select` replaces them.
     """
 
     run: Run
@@ -89,13 +91,13 @@ class Point:
         return self.run.kind
 
     def rate(self, kind: str) -> float:
-        """Return the noise or sampling rate; clean data have noise rate 0 and sampling rate 1."""
+        """Return the rate of the run. If it has none, return 0 for the kind ``noise`` and 1 otherwise."""
         return (0.0 if kind == "noise" else 1.0) if self.run.rate is None else self.run.rate
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The runs behind one item at one choice of epoch."""
+    """The runs behind one table or figure, and the choice of epoch at which they are compared."""
 
     name: str
     results: Results
@@ -104,7 +106,7 @@ class Selection:
 
     @property
     def kind(self) -> str:
-        """Kind of the item."""
+        """Kind of the table or figure, as in :class:`~hetcal_paper.published.Item`."""
         return ITEMS[self.name].kind
 
     @property
@@ -121,8 +123,9 @@ class Selection:
 def select(name: str, results: Results, choice: str | None = None) -> Selection:
     """Select the runs behind a table or figure.
 
-    If the item has its own recipe and the results contain none of its runs, runs with the default recipe
-    replace them.
+    If the results contain none of these runs, the runs with the default recipe replace them. This makes a
+    difference only for a table or figure with its own recipe. If `choice` is None, the choice is the one that
+    represents the first run.
     """
     item_runs = runs_for(name)
     use_default_recipe = not any(run.name in results.runs for run in item_runs)
@@ -142,7 +145,7 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
 
 
 def example_rows() -> list[Row]:
-    """Rows of the example of Section 5.4, computed from two classes of 100 samples each."""
+    """Return the rows of the example of Section 5.4, computed from two classes of 100 samples each."""
     predicted = np.repeat([0, 1], 100)
     correct = np.concatenate([np.arange(100) < round(100 * a) for a in EXAMPLE_ACCURACY])
     labels = np.where(correct, predicted, 1 - predicted)
@@ -162,7 +165,7 @@ def example_rows() -> list[Row]:
 
 
 def first_row(rows: Iterable[Mapping[str, Any]], **wanted: object) -> Mapping[str, Any] | None:
-    """Return the first row with these values; the value None matches a missing key."""
+    """Return the first row with these values; None if there is none. A missing key has the value None."""
     return next((row for row in rows if all(row.get(k) == v for k, v in wanted.items())), None)
 
 
@@ -180,7 +183,7 @@ def evaluated(selection: Selection, point: Point, *methods: str) -> tuple[str, .
 
 
 def measured_everywhere(selection: Selection) -> tuple[str, ...]:
-    """Return the methods that at least one run of each point was evaluated with."""
+    """Return the methods with which at least one run of every point was evaluated."""
     points = selection.present
     return tuple(m for m in METHODS if all(evaluated(selection, point, m) for point in points))
 
@@ -205,19 +208,19 @@ def class_names(name: str) -> dict[int, str]:
 
 
 def all_class_names(name: str) -> list[str]:
-    """Return the names of all classes of an item's data set."""
+    """Return the names of all classes in the data set of a table or figure."""
     return _names_of(ITEMS[name].data or "c10")
 
 
 @cache
 def _names_of(data: str) -> list[str]:
-    """Class names of a data set, from the examples in hetcal."""
+    """Return the class names of a data set, which the examples in hetcal contain."""
     names = hetcal.load_example(_EXAMPLE_DATA[data]).class_names or []
     return [name.replace("_", " ") for name in names]
 
 
 def table_rows(selection: Selection) -> list[Row]:
-    """Rows of a table of methods."""
+    """Return the rows of a table of methods."""
     (point,) = selection.present
     printed = TABLES[selection.name]
     rows = [
@@ -230,7 +233,7 @@ def table_rows(selection: Selection) -> list[Row]:
 
 
 def training_rows(selection: Selection) -> list[Row]:
-    """Rows of networks trained on clean, noisy and small training sets."""
+    """Return the rows of networks trained on clean, noisy and small training sets."""
     return [
         row
         for point in selection.present
@@ -242,7 +245,7 @@ def training_rows(selection: Selection) -> list[Row]:
 
 
 def sampling_rows(selection: Selection) -> list[Row]:
-    """Rows of networks trained on training sets of different sizes."""
+    """Return the rows of networks trained on training sets of different sizes."""
     rows: list[Row] = []
     for point in selection.present:
         rate = point.rate("size")
@@ -252,7 +255,7 @@ def sampling_rows(selection: Selection) -> list[Row]:
 
 
 def half_rows(selection: Selection) -> list[Row]:
-    """Rows of the two halves of the classes."""
+    """Return the rows of the two halves of the classes."""
     (point,) = selection.present
     rows: list[Row] = []
     for half in ("low", "high"):
@@ -262,9 +265,10 @@ def half_rows(selection: Selection) -> list[Row]:
 
 
 def sweep_rows(selection: Selection) -> list[Row]:
-    """Rows of a sweep over noise or sampling rates.
+    """Return the rows of a figure with several noise or sampling rates.
 
-    A method that only some runs were evaluated with has rows at the rates of these runs, and smaller ``n``.
+    If only some runs were evaluated with a method, its rows count only these runs. Rates without such runs
+    have no rows of the method.
     """
     metrics = ("ece", "max_ece") if selection.kind == "noise" else ("max_ece", "ece", "avg_ece")
     rows: list[Row] = []
@@ -285,7 +289,10 @@ def sweep_rows(selection: Selection) -> list[Row]:
 
 
 def class_rows(selection: Selection) -> list[Row]:
-    """Rows of three kinds: means over the classes of a half, single classes, and confidence − accuracy."""
+    """Return the rows of a figure about individual classes.
+
+    These are means over the classes of each half, values of single classes, and confidence − accuracy.
+    """
     (point,) = selection.present
     rows: list[Row] = []
     for bins in BINS:
@@ -303,7 +310,7 @@ def class_rows(selection: Selection) -> list[Row]:
 def _class_means(
     tables: Sequence[ClassRows], part: slice, metrics: Mapping[str, str], **key: Any
 ) -> list[Row]:
-    """One row per metric, averaged over the classes in ``part``."""
+    """Return one row per metric, averaged over the classes in ``part``."""
     rows = []
     for column, metric in metrics.items():
         values = [_mean(getattr(table, column)[part]) for table in tables]
@@ -313,7 +320,10 @@ def _class_means(
 
 
 def _class_gaps(selection: Selection, point: Point) -> list[Row]:
-    """Mean confidence − accuracy of the uncalibrated model, by true class."""
+    """Return rows of the uncalibrated model by true class.
+
+    They contain confidence, accuracy and their difference on each half, and the difference in single classes.
+    """
     tables = [selection.results.classes(run, "Uncal", BINS[0], selection.choice) for run in point.runs]
     rows = _averages(selection, point, None, halves=("low", "high"))
     for k in shown_classes(selection.name):
@@ -330,7 +340,7 @@ def _averages(
     halves: Sequence[str] = ("all",),
     **extra: Any,
 ) -> list[Row]:
-    """Mean confidence, accuracy and their difference for the uncalibrated model."""
+    """Return rows of mean confidence, accuracy and their difference for the uncalibrated model."""
     rows = []
     for half in halves:
         key: dict[str, Any] = {} if half == "all" else {"half": half}
@@ -411,5 +421,5 @@ def _class(k: int) -> Any:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Round to seven decimals, about the precision of the results."""
+    """Round to seven decimals, about the precision of the results; None stays None."""
     return None if value is None else round(value, 7) + 0.0  # adding 0.0 turns -0.0 into 0.0

@@ -1,4 +1,4 @@
-"""Training runs: their recipes, their names, and the grid behind the paper's tables and figures.
+"""Training runs: their recipes, their names, and the grid of all runs behind the tables and figures.
 
 A :class:`Run` describes one training completely: data set, corruption, seed and recipe. Its name is canonical
 (equal runs have equal names) and can be parsed, so the command line and the result files need only the name.
@@ -88,11 +88,12 @@ class Run:
         probability ``rate``. ``under``: only a fraction ``rate`` of the rows of ``classes`` is kept. ``few``:
         only ``per_class`` rows of each class are kept.
     classes : (int, int) or None
-        First and last class affected by noise or under-sampling; None means all classes.
+        First and last class affected by noise or under-sampling; None for all classes, and for the kinds
+        ``clean`` and ``few``.
     rate : float or None
-        Noise rate or sampling rate.
+        Noise rate or sampling rate; None for ``clean`` and ``few``.
     per_class : int or None
-        Training rows of each class, for ``few``.
+        Training rows of each class for ``few``; None for other kinds.
     seed : int
         Determines the split, the corruption, the initial weights and the order of the data.
     network : str
@@ -100,7 +101,8 @@ class Run:
     recipe : str
         Key of ``RECIPES``: optimiser and learning rates.
     epochs, batch_size : int
-        Length of the training and rows per step. The learning-rate drops scale with the number of epochs.
+        Number of epochs, and number of rows per training step. The learning-rate drops scale with the number
+        of epochs.
     weight_decay : float
         Coupled L2 penalty: ``weight_decay * w`` is added to the gradient.
     """
@@ -141,7 +143,7 @@ class Run:
 
     @property
     def schedule(self) -> tuple[tuple[int, float], ...]:
-        """``(first epoch, learning rate)`` of each phase, epochs counted from 1."""
+        """Pairs ``(first epoch, learning rate)``, one for each phase. Epochs are counted from 1."""
         recipe = RECIPES[self.recipe]
         starts = [1, *(round(fraction * self.epochs) + 1 for fraction in recipe.drops)]
         # In very short runs, phases can start in the same epoch (the last one counts) or after the end.
@@ -150,7 +152,10 @@ class Run:
 
     @property
     def choice(self) -> str:
-        """Choice of epoch that represents the run: ``early`` if the recipe stops early, else ``best``."""
+        """Choice of epoch that represents the run.
+
+        It is ``early`` if the recipe has early stopping, and ``best`` otherwise.
+        """
         return "early" if RECIPES[self.recipe].patience else "best"
 
     def early_stop(self, val_accuracy: Sequence[float]) -> tuple[int, bool]:
@@ -159,9 +164,10 @@ class Run:
         Returns
         -------
         best : int
-            Best epoch before training would stop, counted from 1; the first one if several are equally good.
+            Epoch with the best accuracy before training would stop, counted from 1; the first one if several
+            are equally good.
         stopped : bool
-            Whether training would have stopped.
+            Whether training would have stopped; False if the recipe has no early stopping.
         """
         patience, best = round(RECIPES[self.recipe].patience * self.epochs), 0
         for index, accuracy in enumerate(val_accuracy):
@@ -204,16 +210,16 @@ class Options(TypedDict, total=False):
 
 
 def clean(data: str, seed: int, **options: Unpack[Options]) -> Run:
-    """Create a run on all rows outside the validation set, without corruption."""
+    """Create a run with all rows outside the validation set, without corruption."""
     return _make(data, "clean", seed, **options)
 
 
 def noise(
     data: str, classes: tuple[int, int] | None, rate: float, seed: int, **options: Unpack[Options]
 ) -> Run:
-    """Create a run in which labels of ``classes`` are redrawn with probability ``rate``.
+    """Create a run in which training labels of ``classes`` are redrawn with probability ``rate``.
 
-    ``classes`` are the first and the last class, or None for all. Rate 0 gives :func:`clean`.
+    ``classes`` contains the first and the last class, or is None for all classes. Rate 0 gives :func:`clean`.
     """
     if rate == 0:
         return clean(data, seed, **options)
@@ -223,9 +229,9 @@ def noise(
 def under(
     data: str, classes: tuple[int, int] | None, rate: float, seed: int, **options: Unpack[Options]
 ) -> Run:
-    """Create a run on a fraction ``rate`` of the rows of ``classes`` and all rows of the other classes.
+    """Create a run with a fraction ``rate`` of the rows of ``classes`` and all rows of the other classes.
 
-    ``classes`` are the first and the last class, or None for all. Rate 1 gives :func:`clean`.
+    ``classes`` contains the first and the last class, or is None for all classes. Rate 1 gives :func:`clean`.
     """
     if rate == 1:
         return clean(data, seed, **options)
@@ -233,17 +239,17 @@ def under(
 
 
 def sample(data: str, rate: float, seed: int, **options: Unpack[Options]) -> Run:
-    """Create a run on a fraction ``rate`` of the rows of every class; rate 1 gives :func:`clean`."""
+    """Create a run with a fraction ``rate`` of the rows of every class; rate 1 gives :func:`clean`."""
     return under(data, None, rate, seed, **options)
 
 
 def few(data: str, per_class: int, seed: int, **options: Unpack[Options]) -> Run:
-    """Create a run on ``per_class`` training rows of every class."""
+    """Create a run with ``per_class`` training rows of every class."""
     return _make(data, "few", seed, per_class=per_class, **options)
 
 
 def with_default_recipe(run: Run) -> Run:
-    """Return the run with the same training rows and the default recipe of the data set."""
+    """Return the run with the same seed and training rows, and the default recipe of the data set."""
     rows = {"classes": run.classes, "rate": run.rate, "per_class": run.per_class}
     return _make(run.data, run.kind, run.seed, **rows)
 
@@ -278,7 +284,7 @@ def parse(name: str) -> Run:
 
 
 def paper_grid() -> dict[str, tuple[Run, ...]]:
-    """Return the runs behind every table and figure: each with five seeds, ordered by seed."""
+    """Return the runs of each table and figure by its name, with all five seeds, ordered by seed."""
     by_seed = [_points(seed) for seed in SEEDS]
     return {name: tuple(run for points in by_seed for run in points[name]) for name in by_seed[0]}
 
@@ -292,7 +298,7 @@ def runs_for(name: str) -> tuple[Run, ...]:
 
 
 def items_of(name: str) -> frozenset[str]:
-    """Return the tables and figures that use a run."""
+    """Return the names of the tables and figures that use the run with this name; may be empty."""
     return _items_by_run().get(name, frozenset())
 
 
@@ -305,7 +311,7 @@ def _items_by_run() -> dict[str, frozenset[str]]:
     return {name: frozenset(used_in) for name, used_in in items.items()}
 
 
-#: Recipe of the CIFAR-100 sweeps; with WideResNet-28-10 they would take ten hours on one GPU.
+#: Recipe of fig5 and fig8, whose runs would take about ten hours on one H200 with WideResNet-28-10.
 _SHORT: Options = {"network": "resnet20", "recipe": "adam", "epochs": 100}
 
 
@@ -353,7 +359,7 @@ _TYPES = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "we
 
 
 def _make(data: str, kind: str, seed: int, **settings: Any) -> Run:
-    """Create a run with the defaults of its data set and recipe."""
+    """Create a run; settings that are not given have the defaults of the data set and recipe."""
     _check_choice("data", data, _DEFAULTS)
     network, recipe, n_classes = _DEFAULTS[data]
     recipe = settings.get("recipe", recipe)

@@ -6,8 +6,8 @@ written atomically, the JSON last, so its presence means that the run is complet
 
 The logits are stored for several choices of epoch: ``best`` (best validation accuracy), ``phase1``,
 ``phase2``, ... (best of a learning-rate phase) and ``last``. In the JSON, ``epochs`` maps each choice to its
-epoch, counted from 1, and ``keys`` maps it to the names of the arrays of validation and test logits in the
-npz file. Choices of the same epoch share their arrays.
+epoch, counted from 1. ``keys`` maps each choice to two names of arrays in the npz file: the validation logits
+and the test logits. Choices of the same epoch share their arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 SCHEMA = 1
-_MAX_UNPACKED = 1 << 30  # bytes of all arrays of a run; runs of the paper have less than 20 million
+_MAX_UNPACKED = 1 << 30  # limit in bytes for all arrays of a run; runs of the paper have less than 20 million
 _AGAIN = "delete the .json file and train the run again"
 
 
@@ -104,7 +104,7 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
 
 
 def read_record(folder: str | Path, name: str) -> dict[str, Any]:
-    """Read the JSON file of a finished run."""
+    """Return the content of the JSON file of a finished run."""
     path = Path(folder) / f"{name}.json"
     if not path.is_file():
         raise FileNotFoundError(f"name must be a finished run of {folder}, got {name}; train it first")
@@ -130,7 +130,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an npz file; raise an error if they are larger than the limit."""
+    """Return all arrays of an npz file by name; raise an error if they are larger than the limit."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             unpacked = sum(member.file_size for member in archive.zip.infolist())
@@ -144,7 +144,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
-    """Return a numeric array by name."""
+    """Return the array with this name; raise an error if it does not exist or is not numeric."""
     array = arrays.get(key)
     if array is None or array.dtype.kind not in "fiu":
         dtype = "no such array" if array is None else array.dtype
@@ -168,7 +168,7 @@ def write(
 
 
 def remove_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
-    """Remove the checkpoints of finished runs."""
+    """Remove the checkpoints of the runs with these names, where they exist."""
     for name in names:
         checkpoint_path(folder, name).unlink(missing_ok=True)
 
@@ -180,7 +180,7 @@ def _one_line_per_key(record: Mapping[str, Any]) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Return package versions and the git commit.
+    """Return the versions of Python and of packages, and the git commit.
 
     The commit is that of the repository that contains this file. Outside a repository, or without git, it is
     ``$HETCAL_GIT_HASH``, or None if the variable is not set.

@@ -1,4 +1,4 @@
-"""Markdown tables: our numbers next to those of the paper, in percent."""
+"""Markdown tables with our numbers next to those of the paper."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _HALVES: dict[str, dict[str, object]] = {"low": {"half": "low"}, "high": {"half"
 
 
 def claims_to_markdown(claims: Sequence[Claim]) -> str:
-    """Table of claims, or a sentence if there are none."""
+    """Return a Markdown table of the claims, or a sentence if there are none."""
     if not claims:
         return "The available runs are not sufficient to check the claims of the paper."
     return markdown_table(
@@ -73,7 +73,7 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """Describe the largest distances from the paper, and list cells that differ significantly.
+    """Describe the largest distances from the paper, and list the cells with large differences.
 
     A cell is listed if the difference exceeds two combined standard deviations,
     ``2 * sqrt(std**2 + paper_std**2)``.
@@ -101,7 +101,7 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the largest distance from the published numbers by metric, as a fraction."""
+    """Return the largest distance from the published numbers for each metric, as a fraction."""
     distances: dict[str, float] = {}
     for row in rows:
         metric = row["metric"]
@@ -111,7 +111,7 @@ def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _largest(rows: Sequence[Row]) -> str:
-    """Describe the largest distance from the paper by metric."""
+    """Describe the largest distance from the paper for each metric; empty if the paper prints no numbers."""
     distances = largest_distances(rows)
     if not distances:
         return ""
@@ -131,7 +131,7 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbe
 
 
 def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool = False) -> str:
-    """Mean ± standard deviation in percent."""
+    """Format the mean ± standard deviation of a row in percent; a dash if there is no mean."""
     if row is None or row["mean"] is None:
         return NONE
     mean = f"{100 * row['mean']:{'+' if signed else ''}.{digits}f}"
@@ -139,7 +139,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of methods, one per number of bins, and a table of the uncalibrated model by half."""
+    """Return tables of methods, one per number of bins, and a table of the uncalibrated model by half."""
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)
@@ -161,27 +161,27 @@ def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def training_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of networks trained on clean, noisy and small training sets."""
+    """Return a list with one table, of networks trained on clean, noisy and small training sets."""
     labels = {"clean": "clean data", "noise": "30% label noise on all classes", "few": few_label(name)}
     keys = {label: {"training": t} for t, label in labels.items() if first_row(rows, training=t)}
     return [_gap_table(name, rows, keys, ece=True)]
 
 
 def sampling_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of networks trained on training sets of different sizes."""
+    """Return a list with one table, of networks trained on training sets of different sizes."""
     rates = sorted({row["rate"] for row in rows})
     return [_gap_table(name, rows, {f"{100 * rate:g}%": {"rate": rate} for rate in rates}, ece=True)]
 
 
 def half_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of the two halves of the classes, by true class."""
+    """Return a list with one table, of the two halves of the classes by true class."""
     return [_gap_table(name, rows, _HALVES, ece=True)]
 
 
 def _gap_table(
     name: str, rows: Sequence[Row], keys: Mapping[str, Mapping[str, object]], *, ece: bool = False
 ) -> str:
-    """Confidence, accuracy and their difference, next to the published numbers if there are any.
+    """Return a table of confidence, accuracy and their difference, next to the published numbers, if any.
 
     For halves of the classes, all numbers, including the ECE, are computed by true class.
     """
@@ -210,9 +210,9 @@ def _gap_table(
 
 
 def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """One table per metric and number of bins.
+    """Return one table per metric and number of bins, with one line per noise or sampling rate.
 
-    The last columns contain numbers of seeds. Methods with the same numbers share a column.
+    The last columns contain numbers of seeds. Methods with the same numbers of seeds share a column.
     """
     label = "Noise rate" if ITEMS[name].kind == "noise" else "Sampling rate"
     methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
@@ -235,12 +235,14 @@ def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def percent(rate: float) -> str:
-    """Noise or sampling rate in percent, such as ``30%``."""
+    """Format a noise or sampling rate in percent, such as ``30%``."""
     return f"{100 * rate:g}%"
 
 
 def seed_columns(counts: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Return columns with numbers of seeds; methods with the same numbers share a column.
+    """Return columns with numbers of seeds by their heading.
+
+    Methods with the same numbers share a column. A dash replaces zero.
 
     Examples
     --------
@@ -262,7 +264,7 @@ def _seeds_by_rate(rows: Sequence[Row], method: str, rates: Sequence[float]) -> 
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Three tables: means over the classes of each half, all rows of each half, and single classes."""
+    """Return three tables: means over classes by half, the uncalibrated model by half, and single classes."""
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
@@ -290,7 +292,7 @@ def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
-    """Table of the example of Section 5.4."""
+    """Return a list with one table, of the example of Section 5.4."""
     lines = []
     for method in ("TS", "CTS"):
         line = [method]
@@ -313,13 +315,13 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def few_label(name: str) -> str:
-    """Label of the training set with few samples."""
+    """Return the label of the training set with few samples, such as ``50 labels per class``."""
     (per_class,) = {run.per_class for run in runs_for(name) if run.kind == "few"}
     return f"{per_class} labels per class"
 
 
 def signed_interval(row: Mapping[str, Any] | None) -> str:
-    """Interval of a row in points, such as ``+1.0 to +2.0``."""
+    """Format the interval of a row in percentage points, such as ``+1.0 to +2.0``; a dash if it has none."""
     if row is None or row["low"] is None:
         return NONE
     return f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"

@@ -4,9 +4,9 @@ A :class:`Trainer` owns the device memory of one run and advances it epoch by ep
 its own stream. :meth:`Trainer.start_epoch` enqueues a whole epoch and returns immediately, and
 :meth:`Trainer.ready` reports whether the epoch has finished, so one thread can drive many runs in parallel.
 The training step and the validation pass are CUDA graphs over fixed buffers. At the start of an epoch, the
-learning rate, the images and the labels in these buffers are replaced. On CUDA, images, convolutions and
-activations are bfloat16; sums, the last layer and the optimiser are float32. On a CPU the same steps run
-directly, in float32.
+learning rate, the images and the labels in these buffers are replaced. By default, images, convolutions and
+activations are bfloat16 on CUDA; sums, the last layer and the optimiser are float32. On a CPU the same steps
+run directly, in float32.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class History:
 
 @dataclass(frozen=True)
 class _State:
-    """Copy of the weights after one epoch."""
+    """Copy of the weights and running statistics after one epoch, with its validation accuracy."""
 
     epoch: int
     accuracy: float
@@ -107,11 +107,11 @@ class Trainer:
             self._load(state)
 
     def _on_stream(self) -> AbstractContextManager[Any]:
-        """Context in which CUDA work goes to the stream of this trainer."""
+        """Return a context in which CUDA work goes to the stream of this trainer."""
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def _place_data(self) -> None:
-        """Allocate the buffers of an epoch at fixed addresses, as CUDA graphs require."""
+        """Choose the rows and allocate the buffers of an epoch, at fixed addresses as CUDA graphs require."""
         cifar = self._images.cifar
         rows = choose_rows(self.run, cifar.train_labels, cifar.n_classes)
         self.n_train, self.n_validation = rows.train.size, rows.validation.size
@@ -135,8 +135,9 @@ class Trainer:
     def _warm_up(self) -> None:
         """Run a few steps before capturing graphs.
 
-        They compile and tune kernels and make the optimiser allocate its state. Loading the initial state
-        afterwards undoes their effect on the weights.
+        These steps compile and tune kernels and make the optimiser allocate its state. Loading the initial
+        state afterwards undoes their effect on the weights. If the hand-written kernels or ``torch.compile``
+        fail, the steps are repeated without them.
         """
         while True:
             try:
@@ -154,7 +155,7 @@ class Trainer:
         return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
 
     def _make_steps(self) -> AutogradSteps | FusedSteps:
-        """Use the hand-written kernels where they apply and autograd elsewhere."""
+        """Return steps with the hand-written kernels where they apply, and with autograd elsewhere."""
         run, batch = self.run, self._batch
         buffers = (self._inputs, self._targets, self._next, self._report)
         if self._can_use_kernels():
@@ -171,7 +172,7 @@ class Trainer:
             self.stream.synchronize()
 
     def _prepare_launches(self) -> None:
-        """Prepare the launches of one epoch: graphs of many steps, the remaining steps, and validation."""
+        """Prepare the launches of one epoch: training steps, validation, and the copy of the report."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
         per_launch = _steps_per_launch(self._steps)
         remaining = self._steps % per_launch
@@ -182,7 +183,7 @@ class Trainer:
         self._launches += [self._launch(self._evaluate), self._collect]
 
     def _launch(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture work in a CUDA graph; on a CPU return it unchanged."""
+        """Capture ``work`` in a CUDA graph and return its replay; on a CPU, return ``work`` unchanged."""
         if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
@@ -222,13 +223,16 @@ class Trainer:
             self._event.record()
 
     def ready(self) -> bool:
-        """Whether the current epoch has finished; on CUDA, the call does not block."""
+        """Whether the current epoch has finished. On a CPU, each call first executes a part of the epoch."""
         if self._waiting:
             self._waiting.popleft()()
         return not self._waiting and (self._event is None or bool(self._event.query()))  # type: ignore[no-untyped-call]
 
     def finish_epoch(self) -> None:
-        """Record the finished epoch, and copy the weights if they are the best of their phase."""
+        """Wait for the epoch, record it, and copy the weights if they are the best of their phase.
+
+        A training loss that is not finite raises a FloatingPointError.
+        """
         while not self.ready():
             continue
         self.epoch += 1
@@ -255,7 +259,7 @@ class Trainer:
 
     @property
     def n_parameters(self) -> int:
-        """Length of the flat weights, including padding."""
+        """Number of parameters, including the padding of the flat tensor."""
         return self._functions.layout.size
 
     @property
@@ -273,13 +277,13 @@ class Trainer:
         return self._stops_early and self.run.early_stop(self.history.val_accuracy)[1]
 
     def choices(self) -> dict[str, _State]:
-        """Weights at the epochs whose logits are saved: the best, the best of each phase, and the last."""
+        """Return the states whose logits are saved: the best, the best of each phase, and the last."""
         phases = {f"phase{phase}": state for phase, state in sorted(self._best.items())}
         best = max(phases.values(), key=lambda state: (state.accuracy, -state.epoch))
         return {"best": best, **phases, "last": self._copy_state(self.history.val_accuracy[-1])}
 
     def logits(self, state: _State) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Logits of the validation and the test rows, computed in float32."""
+        """Return the logits of the validation and of the test rows, computed in float32."""
         n_test = len(self._images.cifar.test_labels)
         with self._on_stream(), torch.no_grad():
             layout = self._functions.layout
@@ -297,12 +301,12 @@ class Trainer:
 
     @property
     def validation_labels(self) -> NDArray[np.int64]:
-        """Classes of the validation rows."""
+        """True classes of the validation rows."""
         return self._val_labels.cpu().numpy()
 
     @property
     def test_labels(self) -> NDArray[np.int64]:
-        """Classes of the test rows."""
+        """True classes of the test rows."""
         return self._images.cifar.test_labels
 
     def _copy_state(self, accuracy: float) -> _State:
@@ -351,7 +355,11 @@ class Trainer:
 
 
 def _steps_per_launch(steps: int) -> int:
-    """Number of steps in one graph; preferably a divisor of ``steps``, so that one graph suffices."""
+    """Return the number of steps in one graph, at most ``_STEPS_PER_GRAPH``.
+
+    A divisor of ``steps`` is preferred, because one graph then suffices. If the largest divisor is less than
+    half of the maximum, the maximum is used instead, because it needs fewer launches.
+    """
     limit = min(steps, _STEPS_PER_GRAPH)
     divisor = largest_divisor(steps, limit)
     return divisor if 2 * divisor >= limit else limit

@@ -76,12 +76,12 @@ def train_runs(
     parallel : int
         Number of runs trained at the same time.
     time_limit : float, optional
-        Seconds after which no new epoch starts. Unfinished runs are checkpointed, large networks only with
+        Seconds after which no new epoch starts. Runs in progress are checkpointed, large networks only with
         `checkpoint_large`.
     device : str, optional
         ``"cuda"`` or ``"cpu"``; by default CUDA if available.
     compile : bool
-        Whether to use ``torch.compile``; only on CUDA.
+        Whether to use ``torch.compile``; ignored on a CPU.
     fused : bool
         Whether to use the hand-written kernels where they apply: ResNet-20 with Adam on CUDA.
     progress : bool
@@ -90,15 +90,16 @@ def train_runs(
         Epochs between checkpoints.
     checkpoint_large : bool
         Whether to checkpoint networks with five million parameters or more as well. A checkpoint of
-        WideResNet-28-10 takes almost a gigabyte.
+        WideResNet-28-10 takes up to almost a gigabyte.
     stop_early : bool
-        Whether to apply the early stopping of the recipe.
+        Whether to apply the early stopping of the recipe, if it has one.
     strict_size : bool
         Whether data sets must have their official size.
 
     Returns
     -------
     Summary
+        Names of the runs by outcome.
     """
     settings = _Settings(
         parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused, stop_early
@@ -149,8 +150,8 @@ class _Settings:
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and set the global options of its libraries."""
-    # With the default of eight hardware queues, streams would wait for each other. The environment
-    # variable CUDA_DEVICE_MAX_CONNECTIONS must be set before the first use of CUDA.
+    # With the default of eight hardware queues, streams would wait for each other. This variable sets the
+    # number of queues and must be set before the first use of CUDA.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if target.type == "cuda":
@@ -202,7 +203,8 @@ class _Session:
             trainer = self._open(self.queue.popleft())
             self.trainers.append(trainer)
             self.progress.update(trainer.epoch)
-            if trainer.done:  # the run was interrupted after its last epoch, before its result was written
+            # A checkpoint from a call without early stopping may need no further epochs.
+            if trainer.done:
                 self._finish(trainer)
             else:
                 trainer.start_epoch()
@@ -252,7 +254,7 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the result of a completed run."""
         summary = _write_result(self.out_dir, trainer, self.settings.parallel)
-        self.progress.update(trainer.run.epochs - trainer.epoch)  # count skipped epochs as done
+        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs skipped by early stopping
         if self.settings.progress:
             self.progress.write(f"finished {trainer.run.name}: {summary}")
         self._release(trainer, self.finished)
@@ -306,7 +308,7 @@ def _accuracy(logits: NDArray[Any], labels: NDArray[np.int64]) -> float:
 
 
 def _description(trainer: Trainer) -> dict[str, Any]:
-    """Describe what was trained, how, where and for how long."""
+    """Return the part of the record that says what was trained, how, where and for how long."""
     cuda = trainer.device.type == "cuda"
     return {
         "run": trainer.run.to_dict(),
@@ -336,7 +338,10 @@ def write_checkpoint(folder: Path, name: str, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(folder: Path, run: Run) -> dict[str, Any] | None:
-    """Return the state in the checkpoint of a run; None if there is no readable checkpoint."""
+    """Return the state in the checkpoint of a run; None if there is no readable checkpoint.
+
+    A checkpoint of another run raises an error.
+    """
     path = store.checkpoint_path(folder, run.name)
     if not path.is_file():
         return None

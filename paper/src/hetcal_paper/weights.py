@@ -1,9 +1,9 @@
-"""Networks as pure functions of flat weights.
+"""Networks as functions of flat weights.
 
-All weights of a run are stored in one flat float32 tensor. An optimiser step is then a single small kernel,
-and saving the weights copies one tensor. Layers use views of the flat tensor, except that convolutions on
-CUDA use views of its bfloat16 copy. The weights are arguments of the functions, so runs with the same network
-share one compiled function.
+All weights of a run are stored in one flat float32 tensor. One optimiser step therefore updates a single
+tensor, and saving the weights copies a single tensor. Layers use views of the flat tensor, except that
+convolutions on CUDA by default use views of its bfloat16 copy. The weights are arguments of the functions, so
+runs with the same network share one compiled function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetcal_paper import networks
 __all__ = ["Functions", "Layout", "Logits", "Loss", "Weights"]
 
 _LOG = logging.getLogger(__name__)
-_ALIGN = 64  # each parameter starts at a multiple of this index, so that tensor cores find it aligned
+_ALIGN = 64  # parameters start at multiples of this index, because tensor cores need aligned data
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], Tensor]
 Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]
@@ -67,7 +67,7 @@ class Layout:
         )
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Return the parameters as views of a flat tensor; convolutions are channels-last."""
+        """Return the parameters as views of a flat tensor; weights of convolutions are channels-last."""
         views = []
         for shape, start in zip(self.shapes, self.starts, strict=True):
             piece = flat[start : start + shape.numel()]
@@ -92,13 +92,13 @@ class Weights:
     layout : Layout
     device : torch.device
     dtype : torch.dtype
-        Type of the convolutions. If it is not float32, they use a copy of the weights, which :meth:`refresh`
-        updates.
+        Type of the convolutions. If it is not float32, convolutions use a copy of the weights in this type,
+        which :meth:`refresh` updates.
 
     Attributes
     ----------
     flat : Tensor of float32, shape (layout.size,)
-        All parameters; its ``grad`` has the same layout.
+        All parameters. ``flat.grad`` has the same layout.
     low : Tensor or None
         Copy of ``flat`` in the type of the convolutions; None if that is float32.
     leaves : list of Tensor
@@ -190,7 +190,7 @@ class Functions:
         return False
 
     def initial(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw initial weights. Return them and the running statistics as flat CPU tensors."""
+        """Draw initial weights; return the weights and the initial running statistics as flat CPU tensors."""
         network = networks.build(self.name, self.n_classes, generator)
         flat = torch.zeros(self.layout.size)
         with torch.no_grad():
@@ -200,7 +200,7 @@ class Functions:
 
 
 def _loss_of(network: nn.Module, layout: Layout) -> Loss:
-    """Return a function for the mean cross-entropy of a batch; it updates the running statistics in place."""
+    """Return a function that computes the mean cross-entropy of a batch and updates running statistics."""
 
     def loss(weights: Sequence[Tensor], stats: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         state = dict(zip(layout.names, weights, strict=True))
@@ -211,7 +211,7 @@ def _loss_of(network: nn.Module, layout: Layout) -> Loss:
 
 
 def _logits_of(network: nn.Module, layout: Layout) -> Logits:
-    """Return a function for the logits of a batch; it uses the running statistics."""
+    """Return a function that computes the logits of a batch with the running statistics."""
 
     def logits(weights: Sequence[Tensor], stats: Sequence[Tensor], x: Tensor) -> Tensor:
         state = dict(zip(layout.names, weights, strict=True))

@@ -1,1 +1,1 @@
-"""Numerical code for input that is already validated: sources of rows, passes over logits, solvers."""
+"""Numerical routines: sources of rows, passes over logits, and solvers. They expect validated input."""

@@ -1,4 +1,4 @@
-"""Choice between numpy and numba, which depends on the size of the array."""
+"""Choice between numpy and numba for a computation, by the size of its array."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from hetcal._warnings import emit
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
 LARGE = 1 << 22  # arrays with fewer elements are processed by numpy, since loading numba takes time
-_WARN = 1 << 25  # number of elements from which a missing numba causes a warning
+_WARN = 1 << 25  # arrays with at least this many elements cause a warning if numba cannot be imported
 _state: dict[str, Any] = {}
 
 
 class SpeedHint(UserWarning):
-    """Warning that a large computation would be faster if numba were installed."""
+    """Warning that a large computation would be faster with numba, which cannot be imported."""
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:
-    """Return the module of numba kernels, or None if an array of this size should be processed by numpy.
+    """Return the module of numba kernels, or None if numpy should process an array of this size.
 
-    On a given installation, the choice depends only on the size, so equal calls give equal results. The
-    environment variable ``HETCAL_NUMBA=off`` disables numba for all sizes.
+    The result is None if the array has fewer than `LARGE` elements, if numba cannot be imported, or if the
+    environment variable ``HETCAL_NUMBA`` is ``off``, ``0`` or ``no``. The choice depends on nothing else, so
+    equal calls in the same environment give equal results. The first call for a very large array emits a
+    `SpeedHint` if numba cannot be imported.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None

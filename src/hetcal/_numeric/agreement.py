@@ -1,9 +1,11 @@
-"""Noise rates from the agreement of labels with predictions, for every predicted class.
+"""Likelihood of the noise rates of labels, from how often the labels agree with predictions.
 
-In the model, labels of rows of true class k are redrawn from all K classes with probability ρ_k. A label then
-agrees with a correct prediction of class k with probability ``1 − ρ_k + ρ_k/K``, and with a wrong one with
-probability ``ρ'/K``, where ρ' is the mean noise rate of the true classes of the wrong predictions. The
-probabilities of the classes that are not predicted matter only for ρ'.
+In the model, the label of a row of true class k is replaced with probability ρ_k, the noise rate of the
+class, by a class that is drawn uniformly from all K classes. If class k is predicted correctly, the label
+therefore agrees with the prediction with probability ``1 − ρ_k + ρ_k/K``. If class k is predicted wrongly,
+this probability is ``ρ'/K``, where ρ' is the mean noise rate of the true classes of the rows that are wrongly
+predicted as k. How a classifier divides the remaining probability among the other classes matters only
+for ρ'.
 """
 
 from __future__ import annotations
@@ -21,15 +23,18 @@ _MAX_STEPS = 100
 _MAX_HALVINGS = 20
 _CONVERGED = 1e-6
 _LEAST = 1e-12
-# Standard deviations of the normal priors of the log-slope and of the intercept of a class. The means of the
-# priors are the values that are fitted to all classes together.
+# Standard deviations of the normal priors of the log-slope and of the intercept. The priors of each class are
+# centred at the values that are fitted to all classes together; those of this joint fit are centred at 0.
 _SLOPE_STD, _INTERCEPT_STD = 1.0, 1.5
 
 Evaluate = Callable[[Float], tuple[Float, Float, Float]]
 
 
 def log_odds(z: FloatArray, predicted: IntArray) -> Float:
-    """Logit of the confidence of every row, (n,)."""
+    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class of every row, (n,).
+
+    `predicted` (n,) is the argmax of every row of the logits `z` (n, K).
+    """
     others = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
     others[np.arange(len(z)), predicted] = -np.inf
     return np.asarray(-special.logsumexp(others, axis=1))
@@ -38,18 +43,20 @@ def log_odds(z: FloatArray, predicted: IntArray) -> Float:
 def profile_rates(
     x: Float, predicted: IntArray, agrees: BoolArray, rates: Float, n_classes: int, other_rate: Float
 ) -> Float:
-    """Negative profile log-likelihood (R, K) of the noise rate of every predicted class.
+    """Negative logarithm of the profile likelihood of R noise rates for every predicted class, (R, K).
 
-    The calibrated confidence is ``sigmoid(exp(a)x + b)``. For each class and rate, a and b maximise the
-    likelihood times their prior, and the result is the negative logarithm of this product, up to a constant.
+    The calibrated confidence is ``sigmoid(exp(a) x + b)``. For each class and noise rate, a and b maximise
+    the product of the likelihood and their prior density. The result is the negative logarithm of this
+    maximum, up to a constant.
 
     Parameters
     ----------
-    x : (n,) log-odds of the predictions
-    predicted, agrees : (n,) predicted class, and whether the observed label is the same
+    x : (n,) log-odds of the predicted classes
+    predicted, agrees : (n,) predicted class, and whether the observed label agrees with it
     rates : (R,) noise rates
+        The fit to all classes together, on which the priors are centred, uses the first rate.
     n_classes : K
-    other_rate : (K,) mean noise rate of the true classes of wrong predictions, by predicted class
+    other_rate : (K,) mean noise rate of the true classes of the rows that are wrongly predicted as each class
     """
     everything = np.zeros(len(x), np.int64)
     pooled = _platt(x, everything, agrees, float(rates[0]), n_classes, other_rate.mean(keepdims=True), None)
@@ -71,9 +78,11 @@ def _platt(
     other_rate: Float,
     centre: Float | None,
 ) -> Evaluate:
-    """Return a function that computes loss, gradient and Hessian in (a, b), (S, 2), of S groups of rows.
+    """Return a function that computes the loss of S groups of rows from their parameters (a, b), (S, 2).
 
-    The loss is the negative log-likelihood of the agreement, plus the penalty of the prior of a and b.
+    The function returns the loss (S,), its gradient (S, 2) and its Hessian (S, 2, 2). The loss is the
+    negative log-likelihood of `agrees` minus the logarithm of the prior density of a and b, up to a constant.
+    The priors have the mean `centre` (2,), or 0 if it is None. `group` (n,) is the group of every row.
     """
     n_groups = len(other_rate)
     chance = (other_rate / n_classes)[group]
@@ -90,7 +99,7 @@ def _platt(
         s = special.expit(steep + theta[group, 1])
         q = np.where(agrees, chance + gain * s, 1 - chance - gain * s)
         q = np.maximum(q, _LEAST)
-        slope = np.where(agrees, 1.0, -1.0) * gain * s * (1 - s) / q  # d log q / d log-odds
+        slope = np.where(agrees, 1.0, -1.0) * gain * s * (1 - s) / q  # d log q / d(calibrated log-odds)
         bend = slope * slope - slope * (1 - 2 * s)
         offset = theta - middle
         loss = sums(-np.log(q)) + (precision * offset**2).sum(axis=1) / 2
@@ -105,9 +114,9 @@ def _platt(
 
 
 def _minimise(evaluate: Evaluate, theta: Float) -> tuple[Float, Float]:
-    """Minimise S independent functions at once by damped Newton steps; no parameter moves by more than 1.
+    """Minimise S independent functions at once by Newton steps that change no parameter by more than 1.
 
-    Returns the parameters (S, p) and the values (S,).
+    Steps that increase a function are halved. Returns the parameters (S, p) and the minima (S,).
     """
     loss, gradient, hessian = evaluate(theta)
     for _ in range(_MAX_STEPS):

@@ -1,11 +1,12 @@
-"""Binary scaling: ``P(class 1) = sigmoid(f(x))``, where x are the log-odds at the best single temperature.
+"""Binary scaling: ``P(class 1) = sigmoid(f(x))`` with the log-odds x of class 1 at the best temperature.
 
-f is a polynomial of degree 1 or 2, plus smooth versions of ``|x − κ|`` in some families. The two classes are
-treated alike: exchanging them changes the signs of x and of the knots κ, and exchanges the probabilities.
+The function f is a polynomial of degree 1 or 2, plus smooth versions of ``|x − κ|`` in some families. The two
+classes are treated alike: exchanging them changes the signs of x and of the knots κ, and exchanges the
+predicted probabilities.
 
-f depends on a single number per row. Once the temperature is known, a fit therefore needs only two passes
-over the rows: rows with nearly equal x are merged, and f is fitted to the merged rows, of which there are
-fewer than 100,000.
+Since f depends on a single number per row, rows with nearly equal x can be merged. Once the temperature is
+known, this takes two passes over the rows. The function f is then fitted to the merged rows, of which there
+are fewer than 100,000.
 """
 
 from __future__ import annotations
@@ -45,34 +46,35 @@ FEATURES = {
     "beta": ("linear", "beta", "bias"),
     "spline": ("linear", "beta", "broad", "fine", "bias"),
 }
-# Initial standard deviation of the prior of each coefficient; for "fine" features, FINE_PRIOR times this
+# Initial standard deviation of the coefficients' priors, by family; FINE_PRIOR times this for fine features
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
-#: Initial prior standard deviation of the coefficients of fine features, relative to those of broad features
+#: Initial standard deviation of the priors for fine features, as a multiple of that for broad features
 FINE_PRIOR = 0.5
-#: Width of a spline's features, in standard deviations of x
+#: Widths of the features of a spline, in standard deviations of the log-odds
 RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
 _N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
-_MIN_SPREAD = 0.1  # lower bound of the standard deviation of x from which widths are computed
-_MIN_SCALE = 0.01  # lower bound of the standard deviations used to scale features and to choose bins
+_MIN_SPREAD = 0.1  # smallest standard deviation of x from which widths are computed
+_MIN_SCALE = 0.01  # smallest standard deviation used to scale features and to choose bins
 
-# Rows with the same label and x in the same bin are merged. Near the mean of x, bins are σ/16,000 wide, where
-# σ is the standard deviation of x; far from it, their width is 1/2000 of the distance from the mean.
+# Rows with the same label are merged if their x are in the same bin. Near the mean of x, bins are σ/16,000
+# wide, where σ is the standard deviation of x. Far from the mean, their width is 1/2000 of the distance from
+# the mean.
 _BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
 
 @dataclass(frozen=True)
 class LogOdds:
-    """``x = α (z₁ − z₀)``, clipped to [−limit, limit].
+    """The log-odds of class 1, ``x = α (z₁ − z₀)``, clipped to [−limit, limit].
 
-    Clipping keeps rows with a probability of exactly 0 or 1 from dominating a fit.
+    Clipping keeps rows with extreme probabilities, such as 0 and 1, from dominating a fit.
     """
 
     alpha: float
     limit: float
 
     def __call__(self, z: FloatArray) -> Float:
-        """Log-odds (n,) of logits (n, 2)."""
+        """Log-odds x (n,) for the logits `z` (n, 2)."""
         with np.errstate(over="ignore"):
             x = self.alpha * (z[:, 1].astype(np.float64) - z[:, 0])
         return np.clip(x, -self.limit, self.limit)
@@ -84,12 +86,14 @@ class MergedRows:
 
     Attributes
     ----------
-    x : (m,) mean log-odds of the rows that were merged, in increasing order
+    x : (m,) weighted mean of the log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
-    cell : (m,) number of the narrow interval of log-odds that contains them, from 0 without gaps
-        Rows with different labels may share a cell.
-    transition : (2, 2) probability of each observed label (column) given the true class, or None
+    cell : (m,) number of the cell, a narrow interval of log-odds, from which rows were merged
+        The cells that contain rows are numbered from 0 in the order of x. Two merged rows, one for each
+        label, may come from the same cell.
+    transition : (2, 2) probability of each observed label (column) given the true class (row)
+        None if the labels are not noisy.
     """
 
     x: Float
@@ -100,33 +104,34 @@ class MergedRows:
 
     @property
     def is_class_1(self) -> Correctness:
-        """What the labels say about whether the true class is 1."""
+        """What is known about whether the true class of each row is 1."""
         if self.transition is None:
             return Correctness(share=self.y.astype(np.float64))
         return noisy_correctness(self.transition[1, self.y], self.transition[0, self.y])
 
     @property
     def shares(self) -> Float:
-        """Numbers (m,) whose expectation is 1 if the true class is 1, otherwise 0.
+        """Unbiased estimates (m,) of a number that is 1 if the true class is 1, and 0 otherwise.
 
-        They are the labels y or, if there is a transition T, the entries ``T⁻¹[y, 1]``, which may lie outside
-        [0, 1].
+        They are the labels y. If there is a transition matrix T, they are the entries ``T⁻¹[y, 1]`` instead,
+        which may lie outside [0, 1].
         """
         if self.transition is None:
             return self.y.astype(np.float64)
         return np.asarray(np.linalg.inv(self.transition)[self.y, 1])
 
     def mean(self, values: Float) -> Float:
-        """Weighted mean of values (m, ...)."""
+        """Mean of `values` (m, ...) over the rows, weighted by `weight`."""
         return np.asarray(np.average(values, axis=0, weights=self.weight))
 
     def quantiles(self, levels: Float) -> Float:
-        """Quantiles of x, interpolated between the cells."""
-        # Within a cell, the order of the labels depends on rounding errors, so the labels are pooled first.
+        """Weighted quantiles of x at the given levels, interpolated linearly between the cells."""
+        # The labels of a cell are pooled first, since rounding errors may determine their order.
         n_cells = int(self.cell.max()) + 1
         weight = sum_slices(self.cell, self.weight, n_cells)
         x = sum_slices(self.cell, self.weight * self.x, n_cells) / weight
-        # Half of a cell's own weight counts as below it. The quantiles of −x are then minus those of x.
+        # Half of a cell's own weight counts as below it. The quantile of −x at any level q is then minus the
+        # quantile of x at the level 1 − q.
         return np.asarray(np.interp(levels * weight.sum(), np.cumsum(weight) - weight / 2, x))
 
 
@@ -137,8 +142,8 @@ class Basis:
     Attributes
     ----------
     family : key of `FEATURES`
-    knots : positions of the broad and of the fine features of a spline, (m,) each; empty for other families
-    widths : widths of the broad and of the fine features
+    knots : for a spline, the knots κ of the "broad" and of the "fine" features, (m,) each; otherwise empty
+    widths : widths of the features, with the same keys as `knots`
     """
 
     family: str
@@ -147,13 +152,13 @@ class Basis:
 
     @classmethod
     def of(cls, rows: MergedRows, family: str) -> Basis:
-        """Choose the widths, and place the knots at quantiles of x."""
+        """Return the basis of a family; for a spline, choose widths, and place knots at quantiles of x."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
         kinds = [name for name in FEATURES[family] if name in RELATIVE_WIDTHS]
         widths = {kind: RELATIVE_WIDTHS[kind] * max(float(deviation), _MIN_SPREAD) for kind in kinds}
         knots = {kind: rows.quantiles(knot_levels(_N_KNOTS[kind])) for kind in kinds}
         for kind, x in knots.items():
-            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drop repeated knots
+            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drop nearly equal knots
         return cls(family, knots, widths)
 
     @property
@@ -163,12 +168,12 @@ class Basis:
 
     @property
     def groups(self) -> IntArray:
-        """Group of every parameter, as a position in `names`."""
+        """Group of every parameter, as a position in `names`, (p,)."""
         sizes = [len(self.knots[name]) if name in self.knots else 1 for name in self.names]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def __call__(self, x: Float) -> Float:
-        """Features (n, p); the last one is the constant 1."""
+        """Features (n, p) of x (n,); the last feature is the constant 1."""
         columns = {
             "linear": [x],
             "quadratic": [x**2],
@@ -181,7 +186,7 @@ class Basis:
 
 
 def knot_levels(n_knots: int) -> Float:
-    """Levels of the quantiles at which knots are placed."""
+    """Levels ``j / (n_knots + 1)`` of the quantiles at which knots are placed, for j = 1, …, n_knots."""
     return np.arange(1, n_knots + 1) / (n_knots + 1)
 
 
@@ -195,7 +200,10 @@ def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Floa
 
 
 def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
-    """Merge rows with the same label and nearly equal log-odds into one with the mean of their log-odds."""
+    """Merge rows that have the same label and nearly equal log-odds.
+
+    A row with soft labels is first split into one row per class, weighted by the probability of the class.
+    """
     total, first, second = source.sum_rows(_Moments(log_odds))
     mean = float(first / total)
     spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
@@ -211,10 +219,11 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
-    """Coefficients (p,) of f for the unscaled features, and the penalised fit with scaled ones.
+    """Fit f; return its coefficients (p,) for unscaled features, and the penalised fit for scaled features.
 
-    All features except the constant are scaled to mean 0 and standard deviation 1 for the fit, so that the
-    initial priors do not depend on the units of the features.
+    For the fit, all features except the constant are scaled to mean 0 and standard deviation 1, so that the
+    initial priors do not depend on the units of the features. The parameters of the penalised fit are the
+    coefficients of ``f(x) − x``, which the penalties shrink towards 0.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
@@ -239,11 +248,11 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
-    coefficients[0] += 1  # f(x) is x plus the fitted function; the first feature is x
+    coefficients[0] += 1  # the fitted function is f(x) − x, and the first feature is x
     return coefficients, fit
 
 
-# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
+# -- Functions of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 @dataclass(frozen=True)
@@ -267,7 +276,7 @@ class _Bins:
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
-        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |x| and |mean| are at most `limit`
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |x − mean| is at most 2 · limit
         n_bins = 2 * last + 1
         cell = self._position(offset) + last
         if isinstance(rows.label_model, SoftLabels):
@@ -279,6 +288,9 @@ class _Bins:
         return tuple(values.reshape(2, n_bins) for values in by_label)
 
     def _position(self, offset: Float) -> IntArray:
-        """Bin number of each offset from the mean: 0 at the mean; opposite offsets have opposite numbers."""
+        """Number of the bin of each offset from the mean; an offset of 0 has the number 0.
+
+        Opposite offsets have opposite numbers.
+        """
         scaled = np.arcsinh(_BINS_PER_SPREAD * offset / self.spread) / _BIN_WIDTH
         return np.rint(scaled).astype(np.int64)

@@ -16,7 +16,7 @@ from hetcal._typing import BoolArray, Float
 
 __all__ = ["BlockHessian", "DiagonalHessian", "Preconditioner"]
 
-_DAMPING = 1e-6  # added to the diagonal of blocks that are scaled to a diagonal of 1, so they are invertible
+_DAMPING = 1e-6  # makes blocks invertible: added to their diagonal after they are scaled to a diagonal of 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,11 @@ class DiagonalHessian:
         return self.table.ravel()
 
     def preconditioner(self, penalty: Float, free: BoolArray, total: float) -> Preconditioner:
-        """Return coordinates in which the mean penalised loss has second derivatives of about 1."""
+        """Return coordinates in which the mean penalised loss has second derivatives of about 1.
+
+        `penalty` (p,) contains the second derivatives of the penalty. Parameters that are not `free` (p,)
+        stay zero. The mean loss is the loss divided by `total`.
+        """
         diagonal = np.where(free, self.diagonal + penalty, 1.0)
         scale = np.sqrt(total) * np.where(free, 1.0, 0.0) / np.sqrt(diagonal)
         return Preconditioner(scale.reshape(self.table.shape))
@@ -53,7 +57,7 @@ class BlockHessian:
         return self.solve_with_variances(slope, precision)[0]
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
-        """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``."""
+        """Return ``(H + diag(precision))⁻¹ slope``, (p,), and the diagonal of the inverse matrix, (p,)."""
         added = 1e-10 * (1 + float(self.diagonal.max()))  # makes every block invertible, even one of zeros
         penalised = self._with_diagonal(self.diagonal + precision + added)
         steps, variances = np.empty((2, *penalised.shape[:2]))
@@ -64,7 +68,10 @@ class BlockHessian:
         return steps.ravel(), variances.ravel()
 
     def preconditioner(self, penalty: Float, free: BoolArray, total: float) -> Preconditioner:
-        """Return coordinates in which the Hessian of the mean penalised loss is close to the identity."""
+        """Return coordinates in which the Hessian of the mean penalised loss is close to the identity.
+
+        The arguments are those of :meth:`DiagonalHessian.preconditioner`.
+        """
         diagonal = np.where(free, self.diagonal + penalty, 1.0)
         scale = (np.where(free, 1.0, 0.0) / np.sqrt(diagonal)).reshape(len(self.blocks), -1)
         correlation = self._with_diagonal(diagonal) * scale[:, :, None] * scale[:, None, :]
@@ -86,7 +93,8 @@ class Preconditioner:
     Attributes
     ----------
     scale : (K, q) the scales s, which are zero for parameters that stay zero
-    factor, inverse : (K, q, q) lower triangular matrices L_k, and their inverses; None if L_k is the identity
+    factor, inverse : (K, q, q) lower triangular matrices L_k, and their inverses
+        Both are None if every L_k is the identity.
     """
 
     scale: Float
@@ -117,7 +125,7 @@ class Preconditioner:
 
 
 def _cholesky(matrix: Float) -> Float:
-    """Lower Cholesky factor; if there is none, ever larger numbers are added to the diagonal."""
+    """Lower Cholesky factor of a matrix; if there is none, the diagonal is increased until there is one."""
     added = 1e-10 * float(matrix.diagonal().max())
     factor, info = dpotrf(matrix, lower=True, clean=True)
     while info:

@@ -1,8 +1,8 @@
 """Rows that are read in blocks, from disk or from several machines.
 
-A fit needs only small arrays that are summed over the blocks. A statistic is a function that computes such
-arrays from one block. A :class:`RowSource` reads the blocks, possibly on other machines, applies a statistic
-to each and sums the results.
+Most steps of a fit need only small arrays that are summed over the blocks. A function that computes such
+arrays from one block is called a statistic. A :class:`RowSource` reads the blocks, possibly on other
+machines, applies a statistic to each block, and sums or collects the results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "with_normalised_weights",
 ]
 
-_KEYS_PER_PASS = 1 << 24  # row keys compared at once: 128 MiB, and as much for each of up to two copies
+_KEYS_PER_PASS = 1 << 24  # row keys compared at once: 128 MiB, and about twice as much for copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Block:
 
     Attributes
     ----------
-    rows : Rows with positive weights
+    rows : Rows, all of which have positive weights
     groups : (n,) group of every row, or None
     number : position of the block in its source
     """
@@ -71,7 +71,7 @@ class Block:
     number: int = 0
 
 
-# Function that computes arrays from one block, for `reduce` or `gather`; must be picklable
+# Function that computes arrays from one block, for `RowSource.reduce` or `gather`; it must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 
 
@@ -87,7 +87,7 @@ class RowSource(Protocol):
         """Names of the classes in the order of the columns, or None if the columns have no names."""
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all blocks, always in the same order."""
+        """Return the arrays of a statistic, summed over all blocks in a fixed order."""
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
         """Return ``(block.number, statistic(block))`` for every block, in the order of the blocks."""
@@ -106,14 +106,17 @@ class RowSource(Protocol):
 
 
 def is_source(rows: Any) -> bool:
-    """Whether `rows` is a `RowSource`; only the type is inspected, since reading a property may read data."""
+    """Whether the type of `rows` has the members of a `RowSource`.
+
+    The object itself is not inspected, since reading one of its properties may read data.
+    """
     members = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
     return all(hasattr(type(rows), member) for member in members)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledWeights:
-    """A source whose weights are multiplied by a constant."""
+    """A source with the rows of `source`, whose weights, if any, are multiplied by `factor`."""
 
     source: RowSource
     factor: float
@@ -129,15 +132,15 @@ class ScaledWeights:
         return self.source.class_names
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all blocks."""
+        """Return the arrays of a statistic, summed over all blocks with scaled weights."""
         return self.source.reduce(_ScaledStatistic(statistic, self.factor))
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return ``(block.number, statistic(block))`` for every block."""
+        """Return ``(block.number, statistic(block))`` for every block, with scaled weights."""
         return self.source.gather(_ScaledStatistic(statistic, self.factor))
 
     def first(self) -> Block:
-        """Return the first block."""
+        """Return the first block with scaled weights, or a sample of it; see `RowSource.first`."""
         return _scale(self.source.first(), self.factor)
 
     def group_names(self) -> NDArray[Any] | None:
@@ -150,11 +153,14 @@ class ScaledWeights:
 
 
 def with_normalised_weights(source: RowSource) -> RowSource:
-    """Scale the weights of a source, if it has weights, to sum to the effective size ``(Σw)² / Σw²``."""
+    """Scale the weights of a source to sum to the effective sample size ``(Σw)² / Σw²``.
+
+    A source without weights is returned unchanged.
+    """
     weight = source.first().rows.given_weight
     if weight is None:
         return source
-    unit = float(weight.max())  # dividing by it prevents underflow and overflow of the squares
+    unit = float(weight.max())  # dividing the weights by it keeps their squares from underflow and overflow
     total, squares = source.reduce(_WeightSums(unit))
     return ScaledWeights(source, float(total / squares) / unit)
 
@@ -187,14 +193,14 @@ def _scale(block: Block, factor: float) -> Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockSource:
-    """Rows that are read in blocks, sliced by predicted class unless `assign` is set.
+    """Rows that are read in blocks; by default, the slices are the predicted classes.
 
     Attributes
     ----------
     source : RowSource that reads the blocks
     assign : function that assigns rows to slices; None slices by predicted class
     slice_count : number of slices; None for the number of classes
-    fold : the rows to use; None for all rows
+    fold : which rows to use; None for all rows
     """
 
     source: RowSource
@@ -232,7 +238,7 @@ class BlockSource:
         return BlockSource(self.source.transform(function), fold=self.fold)
 
     def in_memory(self, purpose: str) -> MemorySource:
-        """Raise `NotInMemory`, since only one block is in memory at a time."""
+        """Raise `NotInMemory`, since the rows are read in blocks."""
         raise NotInMemory(
             f"logits must be an array in memory for {purpose}, got rows that are read in batches; "
             "fit on an array of sampled rows"
@@ -247,7 +253,10 @@ class BlockSource:
         return self.source.reduce(_ClassCounts(self._selection, self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest: 1 if there are no weights, otherwise 0 (unknown)."""
+        """Sum of the rows' weights, and the smallest weight.
+
+        The latter is 1 if the rows have no weights. Otherwise it is not computed, and 0 stands for unknown.
+        """
         total, weighted = self._weights
         return float(total), 0.0 if weighted else 1.0
 
@@ -269,21 +278,24 @@ class BlockSource:
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0 (unknown), since copies of rows are not searched for in blocks."""
+        """Return 0, which means unknown: copies of rows are not searched for in blocks."""
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,); reads all blocks."""
+        """First three derivatives in α of the NLL of the slices `active`, at the values `alpha` (S,).
+
+        Every call reads all blocks.
+        """
         first, second, third = self.source.reduce(_Slopes(self._selection, alpha, active))
         return first[active], second[active], third[active]
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
+        """NLL summed over the rows, for each of G choices of the inverse temperatures, `alphas` (G, S)."""
         loss, product, n, weight = self.source.reduce(_HeldoutSums(self._selection, alphas))
         return HeldoutLoss(loss, product, float(n), float(weight))
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all rows that are in a slice; reads all blocks."""
+        """Return the sums of a statistic over all rows that are in a slice; every call reads all blocks."""
         return self.source.reduce(_RowSums(self._selection, statistic))
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
@@ -292,7 +304,10 @@ class BlockSource:
         return float(loss), gradient
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes loss, gradient and Hessian by slice; each call reads all blocks."""
+        """Return a function that computes the loss, gradient and Hessian of `family` by slice.
+
+        Every call of that function reads all blocks. See `Source.family_evaluator`.
+        """
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
             sums = self.source.reduce(_FamilySums(self._selection, family, family_slice, theta, active))
@@ -301,7 +316,7 @@ class BlockSource:
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block, including rows outside the fold, which do no harm in an initial guess."""
+        """Return the first block, for an initial guess; rows outside the fold do no harm there."""
         return replace(self._selection, fold=None).apply(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
@@ -341,10 +356,11 @@ class BlockSource:
         return MemorySource(rows, groups if len(groups) else None, ids=ids, n_slices=self.n_slices)
 
     def _sample_positions(self, n_parts: int, salt: int) -> Positions:
-        """Positions of the rows of fold 0 in every block.
+        """Positions in every block of the rows of fold 0, out of `n_parts` folds.
 
-        To save memory, the folds of most other rows are not computed: the fold of a row depends only on its
-        key and on rows with the same key, so only rows whose key is drawn for fold 0 or is repeated matter.
+        The fold of a row depends only on its key and on the rows with the same key. A row can therefore be in
+        fold 0 only if its key is drawn for fold 0 or occurs several times. To save memory, the folds of all
+        other rows are not computed.
         """
         n_passes = -(-len(self) // _KEYS_PER_PASS)
         repeated = [self._repeated_keys(number, n_passes) for number in range(n_passes)]
@@ -360,7 +376,7 @@ class BlockSource:
         )
 
     def _repeated_keys(self, number: int, n_passes: int) -> Keys:
-        """Keys that several rows share, among the keys of pass `number`."""
+        """Keys that several rows share, among the keys of pass `number`; see `_Keys`."""
         blocks = self.source.gather(_Keys(number, n_passes))
         return repeated_keys(np.concatenate([keys for _, (keys,) in blocks]))
 
@@ -371,7 +387,7 @@ class BlockSource:
             )
 
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
-        """Fold of every row, by block number.
+        """Fold of every row, as a dictionary from block numbers to arrays.
 
         The result takes 1 byte per row (8 bytes if there are more than 255 folds). Computing it takes about
         80 bytes per row.
@@ -397,7 +413,10 @@ class BlockSource:
 
 
 class _BlockFoldRows:
-    """Input of `deal_folds` for rows in blocks; `columns` are the concatenated results of `_fold_columns`."""
+    """Rows in blocks, as an input of `deal_folds`.
+
+    `columns` are the results of `_fold_columns`, concatenated over the blocks.
+    """
 
     fold_groups: IntArray | None = None
 
@@ -438,7 +457,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Positions:
-    """Selected rows: for every block number, their positions in the block."""
+    """Selected rows: `table` contains their positions in the block for every block number."""
 
     table: dict[int, IntArray]
 
@@ -447,12 +466,12 @@ class Positions:
         return self.table[block.number]
 
 
-# -- Statistics. They are sent to the machines that read the blocks, so they must not refer to the source. --
+# -- Statistics. They are sent to the machines that read the blocks, so they must not contain the source. --
 
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selects the rows of a fold (or all rows) from a block and assigns them to slices."""
+    """Selects the rows of `fold`, or all rows if it is None, from a block, and assigns them to slices."""
 
     assign: Assign | None
     n_slices: int
@@ -472,7 +491,10 @@ class _Selection:
 
 @dataclass(frozen=True)
 class _AllArrays:
-    """Logits, labels, predicted classes, slices, weights and groups; the last two are empty if not given."""
+    """Logits, labels, predicted classes, slices, weights and groups of the selected rows of a block.
+
+    If the rows have no weights or no groups, the corresponding array is empty.
+    """
 
     selection: _Selection
 
@@ -497,7 +519,7 @@ def _fold_columns(rows: Rows, keys: Keys) -> tuple[NDArray[Any], ...]:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys to compare in pass `number`: those with remainder `number` when divided by `n_passes`."""
+    """Row keys that are compared in pass `number`: those with ``key % n_passes == number``."""
 
     number: int
     n_passes: int
@@ -509,7 +531,10 @@ class _Keys:
 
 @dataclass(frozen=True)
 class _SampleColumns:
-    """Positions and `_fold_columns` of the rows whose key is drawn for fold 0 or is among `tied`."""
+    """Positions and `_fold_columns` of the rows whose key is drawn for fold 0 or is in `tied`.
+
+    `tied` contains the keys that several rows share, in increasing order.
+    """
 
     tied: Keys
     n_parts: int
@@ -595,7 +620,10 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Description:
-    """For every slice: number of rows, finite optimum (0 or 1), separable (0 or 1) and total weight."""
+    """For every slice: number of rows, whether its optimum is finite, whether it is separable, and weight.
+
+    Each is an array (S,). The two answers are 0 or 1, and the weight is summed over the rows.
+    """
 
     selection: _Selection
 

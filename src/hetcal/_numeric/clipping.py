@@ -1,8 +1,9 @@
-"""Fit one temperature, and choose a limit below which very low logits are clipped.
+"""Fit one temperature, and choose a limit at which very low logits are clipped.
 
-Naive Bayes, nearest neighbours and random forests return probabilities of 0 or 1e-100. In a map that is
-linear in the logits, such values have far more influence than they deserve: a single temperature that suits
-them compresses all other logits.
+Classifiers such as naive Bayes, nearest neighbours and random forests can return probabilities of 0 or
+1e-100, whose logarithms are extremely low logits. A map that is linear in the logits depends too much on
+them. For example, a single temperature that suits them makes the differences between all other logits too
+small.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from hetcal._typing import Float, IntArray
 
 __all__ = ["fit_clipped"]
 
-_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # candidate limits: how far below the maximum to clip
+_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # candidates: how far below the row maximum to clip
 _MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at least this
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:
-    """Inverse temperature α, and how far below the maximum of its row an entry of α z is clipped.
+    """Fit an inverse temperature α, and choose how far below the row maximum the entries of α z are clipped.
 
-    The distance is infinite (no clipping) unless some logits are more than 28 below the maximum of their row
-    (a probability of about 1e-12) and one temperature fits clipped logits clearly better.
+    Returns α and this distance. The distance is infinite (no clipping) unless two conditions hold. Some logit
+    must be more than 28 below the maximum of its row (a probability below about 1e-12), but at most 10,000:
+    lower logits are considered masks of impossible classes and are never clipped. Clipping must also reduce
+    the summed NLL of the best single temperature by at least 10.
     """
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     (n_low,) = source.sum_rows(_count_low)
@@ -49,23 +52,26 @@ def fit_clipped(source: Source) -> tuple[float, float]:
     return float(alphas[best]), float(alphas[best] * levels[best])
 
 
-# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
+# -- Functions of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
-    """Number of logits more than 28 below the maximum of their row, not counting masked classes."""
+    """Number of logits that are more than 28, but at most 10,000, below the maximum of their row."""
     below = rows.below_top(slice(None))
     return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
 
 
 def _clip(rows: Rows, level: float) -> Float:
-    """``z − max z``, clipped at −level, (n, K). Masked classes are not clipped."""
+    """``z − max z``, clipped at −level, (n, K). Entries below −10,000 mask a class and are not clipped."""
     below = rows.below_top(slice(None)).astype(np.float64)
     return np.where(below < -MASK, below, np.maximum(below, -level))
 
 
 def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
-    """``pull(α z)`` of `label_models` for every row, and its first three derivatives in α."""
+    """``pull(α z)`` for every row, and its first three derivatives in α, (n,) each or the number 0.
+
+    The function ``pull`` is defined in the module `label_models`. For certain labels y, it is ``α z_y``.
+    """
     if rows.label_model is not None:
         return rows.label_model.moments(z, np.full(len(z), alpha))
     label = z[np.arange(len(rows)), rows.y]
@@ -74,7 +80,7 @@ def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Slopes:
-    """First three derivatives in α of the NLL of clipped logits, for L levels of clipping, (L,) each."""
+    """First three derivatives in α of the summed NLL of clipped logits, for L clipping levels, (L,) each."""
 
     levels: Float
     alphas: Float
@@ -96,7 +102,7 @@ class _Slopes:
 
 @dataclass(frozen=True, eq=False)
 class _Losses:
-    """NLL of clipped logits, for L levels of clipping, (L,)."""
+    """Summed NLL of clipped logits, for L clipping levels, (L,)."""
 
     levels: Float
     alphas: Float

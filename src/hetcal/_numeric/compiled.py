@@ -1,15 +1,15 @@
-"""Passes over the logits compiled by numba, which read every row once.
+"""Kernels for passes over the rows, compiled by numba.
 
-This module is imported only for large arrays (see `acceleration`). All functions process the rows
+This module is imported only for large arrays (see `acceleration`). All kernels process the rows
 ``start:stop`` and release the GIL. `ids` contains the slice of every row, and rows of slices that are not
 `active` are skipped. If `weight` is empty, every row has weight 1.
 
-Exponentials are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A polynomial approximates
-2^f. The relative error of the result is about 1e-7 in float32 and below 1e-15 in float64. The code has no
-branches, so LLVM vectorises it.
+The exponentials of logits are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A
+polynomial approximates 2^f. The relative error of the result is about 1e-7 in float32 and below 1e-15 in
+float64. The code has no branches, so LLVM can vectorise it.
 
-`wide` kernels process one row at a time. `narrow` kernels, for few classes, transpose 64 rows at a time, so
-that vector instructions process the same class of several rows.
+The kernels `narrow_slopes` and `narrow_losses`, for few classes, transpose 64 rows at a time, so that vector
+instructions process the same class of several rows. All other kernels process one row at a time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = [
     "wide_slopes",
 ]
 
-_TILE = 64  # rows that `narrow` kernels process at once
-_PARTIAL_ROWS = 32  # sums over this many rows use the dtype of the logits; these sums are added in float64
+_TILE = 64  # rows that `narrow_slopes` and `narrow_losses` process at once
+_PARTIAL_ROWS = 32  # `vector_sums` adds this many rows in the dtype of the logits, and their sums in float64
 _LOG2E = math.log2(math.e)
-# These flags let LLVM reorder sums and assume that NaN does not occur.
+# Among other things, these flags let LLVM reorder sums and assume that there are no NaNs.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
 
 
 def _compiled(**options: Any) -> Callable[[Any], Any]:
-    """Compile on first use, and cache the result on disk if possible."""
+    """Return a decorator that compiles a function on first use and caches the result on disk if possible."""
 
     def decorate(function: Any) -> Any:
         try:
@@ -84,7 +84,7 @@ _float32 = _bit_cast(types.int32, types.float32, ir.FloatType())
 _bits64 = _bit_cast(types.float64, types.int64, ir.IntType(64))
 _float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
-# Adding and then subtracting one of these rounds a number to an integer.
+# Adding and then subtracting one of these rounds a number to the nearest integer.
 _ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52
 # Coefficients of the polynomials for 2^f: _S for float32, _D for float64
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
@@ -184,7 +184,7 @@ def narrow_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """The same as `wide_slopes`, but fast for few classes."""
+    """Compute the same as `wide_slopes`, but faster for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d = np.empty((n_classes, _TILE), z.dtype)
@@ -248,7 +248,7 @@ def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, st
 
 @_compiled(fastmath=_FASTMATH)
 def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """The same as `wide_losses`, but fast for few classes."""
+    """Compute the same as `wide_losses`, but faster for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d, scale = np.empty((n_classes, _TILE), z.dtype), np.empty(_TILE, z.dtype)
@@ -273,7 +273,11 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
 
 @register_jitable
 def _best_possible(row: Any, top: Any, likelihood: Any, guess: int) -> Any:
-    """Largest logit of a class for which the label is possible, minus `top`, the logit of class `guess`."""
+    """Largest logit of the classes for which the observed label is possible, minus `top`; at most 0.
+
+    `top` is the largest logit of the row, that of class `guess`. `likelihood` (K,) is the probability of the
+    observed label given each true class.
+    """
     if likelihood[guess] > 0:
         return row[guess] - top
     best = -np.inf
@@ -297,7 +301,7 @@ def noisy_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """`wide_slopes` for observed labels that may be wrong.
+    """Compute the same as `wide_slopes`, but for observed labels that may be wrong.
 
     Entry ``[i, j]`` of `likelihood` (K, K) is the probability of the observed label i if the true class is j.
     """
@@ -345,7 +349,10 @@ def noisy_slopes(
 def noisy_losses(
     z: Any, y: Any, guess: Any, alpha: Any, likelihood: Any, out: Any, start: int, stop: int
 ) -> None:
-    """`wide_losses` for observed labels that may be wrong, with `likelihood` as in `noisy_slopes`."""
+    """Compute the same as `wide_losses`, but for observed labels that may be wrong.
+
+    `likelihood` (K, K) is the same as in `noisy_slopes`.
+    """
     real = z.dtype.type
     for i in range(start, stop):
         top, label = z[i, guess[i]], y[i]
@@ -367,7 +374,10 @@ def noisy_losses(
 def vector_sums(
     z: Any, y: Any, weight: Any, scale: Any, bias: Any, gradient: Any, start: int, stop: int
 ) -> float:
-    """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
+    """Return the NLL of ``softmax(scale ⊙ z + bias)``, summed over the rows.
+
+    Its gradient with respect to scale and bias is added to `gradient` (2, K).
+    """
     real = z.dtype.type
     lowest, limit = real(MIN_EXPONENT), real(MAX_LOGIT)
     n_classes = z.shape[1]
@@ -408,9 +418,10 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice, its gradient (2 entries) and Hessian (3) to `sums` (6, S).
+    """Add the binary NLL of each slice, its gradient and its Hessian to `sums` (6, S).
 
-    The predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``.
+    In the model, the predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``. The gradient has 2
+    entries, and the Hessian 3 distinct ones.
     """
     for i in range(start, stop):
         s = ids[i]

@@ -1,9 +1,10 @@
-"""Curves: smooth functions of the log-odds of a class, which matrix scaling can add to its logits.
+"""Curves: smooth functions of log-odds, which matrix scaling can add to the logits.
 
-Every class has its own curve, a weighted sum of smooth versions of ``|t − κ|``, where t is the log-odds of
-the class against all others. One knot κ is 0. The other knots are placed where the data can tell most about
-the curve: at quantiles of t with the weights p (1 − p), where p is the probability of the class. As in
-:mod:`hetcal._numeric.binary`, some of the summands (features) are broad and some are fine.
+Every class has its own curve, which is added to the logit of the class. The curve is a weighted sum of smooth
+versions of ``|t − κ|``, where t is the log-odds of the class against all others. One knot κ is 0. The other
+knots are placed where the data tell most about the curve: at quantiles of t with the weights p (1 − p), where
+p is the probability of the class. As in :mod:`hetcal._numeric.binary`, some of the summands (features) are
+broad and some are fine.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from hetcal._typing import Float, FloatArray
 __all__ = ["CurveFeatures", "Curves", "log_odds_by_class"]
 
 _N_KNOTS = {"broad": 4, "fine": 8}  # knots per class besides the one at 0
-_MIN_SPREAD = 0.1  # lower bound of the standard deviation of t from which widths are computed
-_MIN_SCALE = 0.01  # lower bound of the standard deviations by which features are divided
+_MIN_SPREAD = 0.1  # smallest standard deviation of t from which widths are computed
+_MIN_SCALE = 0.01  # smallest standard deviation by which features are divided
 _FLOOR = 1e-3  # added to the weights p (1 − p), as a fraction of their mean
 _N_BINS = 1000  # bins of the histograms of t
 _BLOCK = 1 << 17  # logits processed at a time
@@ -33,11 +34,11 @@ _BLOCK = 1 << 17  # logits processed at a time
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """``c_k(t) = Σ_j w_kj s(t, κ_kj, h_kj)`` for every class k, where s is `smooth_distance`.
+    """The curves ``c_k(t) = Σ_j w_kj s(t, κ_kj, h_kj)`` of all classes k, where s is `smooth_distance`.
 
     Attributes
     ----------
-    limit : log-odds t are clipped to [−limit, limit]
+    limit : the log-odds t are clipped to [−limit, limit]
     knots, widths, weights : κ, h and w, (K, m) each
     """
 
@@ -47,7 +48,7 @@ class Curves:
     weights: Float
 
     def __call__(self, x: Float) -> Float:
-        """``c_k(t_k)`` for logits x, (n, K) each."""
+        """Values ``c_k(t_k)`` of the curves, (n, K), for logits `x` (n, K), whose log-odds are t."""
         t = log_odds_by_class(x.T, self.limit).T
         total = np.zeros_like(t)
         for knot, width, weight in zip(self.knots.T, self.widths.T, self.weights.T, strict=True):
@@ -65,7 +66,8 @@ class CurveFeatures:
     ----------
     limit : log-odds are clipped to [−limit, limit]
     knots, widths : (K, m) each; the first feature of a class has knot 0 and width 1
-    mean, scale : (K, m) each, weighted mean and standard deviation of the unscaled features
+    mean, scale : (K, m) each, weighted means of the unscaled features, and their standard deviations
+        A standard deviation below 0.01 is replaced with 0.01.
     """
 
     limit: float
@@ -76,14 +78,19 @@ class CurveFeatures:
 
     @classmethod
     def of(cls, source: Source, inputs: Callable[[FloatArray], tuple[Float, Float]], limit: float) -> Self:
-        """Choose the knots and widths; `inputs` computes x from logits, with and without masks."""
+        """Choose the knots and widths from the rows of `source`.
+
+        `inputs` converts logits to inputs x of the curves. It returns x twice, with and without masked
+        classes, and only the second x is used.
+        """
         weight, information = source.sum_rows(_Histograms(inputs, limit))
         by_bin = information + _FLOOR * weight * (information.sum(axis=1) / weight.sum(axis=1))[:, None]
         by_bin /= by_bin.sum(axis=1, keepdims=True)
         t = _bin_centres(limit)
         mean = by_bin @ t
         deviation = np.sqrt(np.maximum(by_bin @ t**2 - mean**2, 0))
-        # Half of a bin's own weight counts as below it. The quantiles of −t are then minus those of t.
+        # Half of a bin's own weight counts as below it. The quantile of −t at any level q is then minus the
+        # quantile of t at the level 1 − q.
         below = by_bin.cumsum(axis=1) - by_bin / 2
         levels = np.concatenate([knot_levels(n_knots) for n_knots in _N_KNOTS.values()])
         relative = [RELATIVE_WIDTHS[kind] for kind, n_knots in _N_KNOTS.items() for _ in range(n_knots)]
@@ -96,11 +103,11 @@ class CurveFeatures:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of features per class: those with knot 0, broad ones and fine ones."""
+        """Numbers of features per class: the one with knot 0, the broad ones and the fine ones."""
         return [1, *_N_KNOTS.values()]
 
     def __call__(self, x: Float) -> Float:
-        """Scaled features (K, m, n) of logits x (K, n)."""
+        """Scaled features (K, m, n) for logits `x` (K, n)."""
         t = log_odds_by_class(x, self.limit)[:, None]
         out = smooth_distance(t, self.knots[..., None], self.widths[..., None])
         out -= self.mean[..., None]
@@ -108,15 +115,18 @@ class CurveFeatures:
         return out
 
     def curves(self, coefficients: Float) -> tuple[Curves, Float]:
-        """Curves with the given coefficients (K, m) of the scaled features, and a constant (K,) to add."""
+        """Curves for the given coefficients (K, m) of the scaled features, and constants (K,) to add to them.
+
+        The constants stem from the means that were subtracted to scale the features.
+        """
         weights = coefficients / self.scale
         return Curves(self.limit, self.knots, self.widths, weights), -(weights * self.mean).sum(axis=1)
 
 
 def log_odds_by_class(x: Float, limit: float) -> Float:
-    """Log-odds of every class, clipped to [−limit, limit], for logits x, (K, n) each."""
+    """Log-odds of every class against all others, clipped to [−limit, limit], for logits x, (K, n) each."""
     likelihood = np.exp(x - x.max(axis=0))
-    # Subtracting from the sum would be inaccurate for a class that has nearly all the probability.
+    # Subtracting a class from the sum of all would be inaccurate if it has nearly all the probability.
     others = (1 - np.eye(len(x))) @ likelihood
     with np.errstate(divide="ignore"):
         return np.asarray(np.clip(np.log(likelihood) - np.log(others), -limit, limit))
@@ -128,9 +138,10 @@ def _bin_centres(limit: float) -> Float:
 
 @dataclass(frozen=True)
 class _Histograms:
-    """Statistic: histograms (K, bins) of the log-odds of every class, with the weights w and w p (1 − p).
+    """Computes two histograms (K, bins) of the log-odds of every class, weighted by w and by w p (1 − p).
 
-    It must be picklable, since it may be sent to other machines.
+    w is the weight of a row, and p the probability of the class. The object must be picklable, since it may
+    be sent to other machines.
     """
 
     inputs: Callable[[FloatArray], tuple[Float, Float]]

@@ -1,8 +1,9 @@
-"""Confusion matrices of annotators and the true labels, by the EM algorithm of Dawid and Skene (1979).
+"""Estimates of annotators' confusion matrices and of the true labels, by EM (Dawid and Skene, 1979).
 
-The probability that annotator a gives the label y to a row of true class k is ``π^a[k, y]``; given the true
-class, the annotators are independent. The prior of the true class of a row is the frequency of the classes,
-or ``softmax(αz + b)`` for the logits z of a classifier, with α and b fitted along with the matrices.
+The probability that annotator a gives the label y to a row of true class k is ``π^a[k, y]``. Given the true
+class, the labels of different annotators are independent. Without a classifier, the prior probabilities of
+the true classes of a row are the frequencies of the classes. With the logits z of a classifier, they are
+``softmax(αz + b)``, and α and b are fitted along with the matrices.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["AnnotatorFit", "fit_annotators"]
 
 _MAX_ROUNDS = 2000
-_CONVERGED = 1e-7  # EM stops if no posterior probability changes by more than this
+_CONVERGED = 1e-7  # EM stops when every posterior probability changes by less than this
 _RIDGE = 10.0  # precision of the normal prior of the biases
 _LEAST = 1e-300
-_LEAST_INFORMATION = 0.5  # added to the information about a logit, which is 0 without labels
-_MAX_PARAMETERS, _MAX_PRODUCTS = 2000, 2e11  # limits for intervals that consider all parameters
-_BLOCK = 1 << 22  # scores that are computed at once
+_LEAST_INFORMATION = 0.5  # added to the information about every logit, since it is 0 without labels
+_MAX_PARAMETERS, _MAX_PRODUCTS = 2000, 2e11  # limits up to which variances consider all parameters
+_BLOCK = 1 << 22  # entries of the gradients of log-likelihoods that are computed at once
 
 
 class AnnotatorFit(NamedTuple):
@@ -32,11 +33,12 @@ class AnnotatorFit(NamedTuple):
 
     Attributes
     ----------
-    matrices : (A, K, K) P(label of the annotator | true label)
-    transition : (K, K) P(label | true label) of a label that is drawn from all labels
-    posterior : (n, K) probability of every true class of every row
-    n_effective : (K,) numbers of labels of rows with known classes that would determine the error rates
-        ``1 − diag(transition)`` as precisely
+    matrices : (A, K, K) for each annotator, probability of each label (column) given the true class (row)
+    transition : (K, K) the same for a label that is drawn at random from the labels of all annotators
+    posterior : (n, K) for each row, probability that each class is the true class
+    n_effective : (K,) effective number of labels for the error rate of every class
+        This number of labels of rows with known true classes would determine ``1 − diag(transition)`` as
+        precisely.
     has_converged : whether EM converged
     """
 
@@ -57,7 +59,9 @@ def fit_annotators(
     smoothing: float,
     shrink_to_uniform: bool = False,
 ) -> AnnotatorFit:
-    """Fit by EM, starting from the slightly smoothed shares of the classes in the votes for each row.
+    """Estimate the confusion matrices of the annotators and the true labels by EM.
+
+    EM starts from the shares of the classes among the labels of each row, slightly smoothed.
 
     Parameters
     ----------
@@ -65,8 +69,10 @@ def fit_annotators(
     n_classes : K
     z : (n, K) logits of a classifier, or None
     true : (n,) true labels, -1 where they are unknown; or None
-    smoothing : number of pseudo-labels per true class that shrink every matrix to that of all annotators
-    shrink_to_uniform : whether an annotator's wrong labels are spread evenly over the other classes
+    smoothing : number of pseudo-labels per true class that shrink every matrix towards the pooled matrix
+        The pooled matrix of all annotators is itself shrunk in this way, towards one error rate for all
+        classes with evenly spread errors.
+    shrink_to_uniform : whether the wrong labels of each annotator are spread evenly over the other classes
     """
     n, n_annotators = votes.shape
     row, annotator = np.nonzero(votes >= 0)
@@ -101,10 +107,14 @@ class _Prior:
 
     def __init__(self, z: FloatArray | None) -> None:
         self.z = None if z is None else (z - z.max(axis=1, keepdims=True)).astype(np.float64)
-        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b; not used if z is None
+        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α and b; not used if z is None
 
     def log_probs(self, posterior: Float) -> Float:
-        """Updated log-probabilities: frequencies (K,) or, with logits, (n, K) after one Newton step."""
+        """Update the prior from the posterior (n, K), and return the logarithms of its probabilities.
+
+        Without logits, the probabilities are the frequencies of the classes, (K,). With logits, they are
+        ``softmax(αz + b)``, (n, K), after one Newton step in log α and b.
+        """
         if self.z is None:
             share: Float = posterior.mean(axis=0)
             return np.log(np.maximum(share, _LEAST))
@@ -129,7 +139,10 @@ class _Prior:
         return penalty - float((posterior * self._log_softmax()).sum())
 
     def _evaluate(self, posterior: Float) -> tuple[float, Float, Float]:
-        """Cross-entropy with the penalty of the biases, its gradient, and a positive definite Hessian."""
+        """Summed cross-entropy plus the penalty of the biases, its gradient, and an approximate Hessian.
+
+        The approximation is the Fisher information plus the penalty, which is positive definite.
+        """
         p, w = np.exp(self._log_softmax()), np.exp(self.theta[0]) * self.z
         residual, bias = p - posterior, self.theta[1:]
         gradient = np.concatenate([[(residual * w).sum()], residual.sum(axis=0) + _RIDGE * bias])
@@ -142,7 +155,10 @@ class _Prior:
 
 
 def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[Float, Float]:
-    """Matrices of the annotators (A, K, K) and of a random label (K, K), from expected counts (A, K, K)."""
+    """Confusion matrices of the annotators, (A, K, K), and of a label drawn at random from all, (K, K).
+
+    `count` (A, K, K) is the expected number of labels by annotator, true class and label.
+    """
     n_classes = count.shape[1]
     pooled = count.sum(axis=0)
     wrong = 1 - np.trace(pooled) / pooled.sum()
@@ -159,7 +175,10 @@ def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[
 
 
 def _shrunk(count: Float, centre: Float, smoothing: float) -> Float:
-    """Frequencies (…, K, K), shrunk by pseudo-counts to `centre`, whose rows replace rows without counts."""
+    """Frequencies (…, K, K) in each row of `count`, shrunk towards `centre` by `smoothing` pseudo-counts.
+
+    The frequencies of a row without counts are those of `centre`.
+    """
     total = count.sum(axis=-1, keepdims=True) + smoothing
     return np.asarray(
         np.where(total > 0, (count + smoothing * centre) / np.where(total > 0, total, 1), centre)
@@ -176,10 +195,11 @@ def _spread_evenly(matrices: Float) -> Float:
 def _effective_labels(
     matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray, *, with_shares: bool
 ) -> Float:
-    """Number of labels (K,) of rows with known classes that determine the error rates as precisely.
+    """Effective number of labels (K,), at most the expected number of labels of each class.
 
-    The variance of an error rate comes from the information in the observed labels. It is at least that of a
-    binomial distribution, which would hold if all true classes were known.
+    If the true classes were known, the error rate of a class would have a binomial variance. The effective
+    number of labels is the number for which this variance equals the variance of the error rate that follows
+    from the information in the data. `with_shares` says whether the shares of the classes were fitted, too.
     """
     n_labels = count.sum(axis=(0, 2))
     weight = count.sum(axis=2) / np.maximum(n_labels, _LEAST)
@@ -190,7 +210,7 @@ def _effective_labels(
         variance = _variances(matrices, posterior, votes, weight, with_shares=with_shares)
     else:
         variance = _variances_of_shift(matrices, count, posterior, votes, known, weight)
-    # Where no label is wrong, both variances are 0, and nearly all true classes are known.
+    # If no label of a class is wrong, both variances are 0. All of its labels count then.
     share = np.divide(binomial, n_labels * variance, out=np.ones_like(rate), where=n_labels * variance > 0)
     return np.asarray(n_labels * np.minimum(share, 1))
 
@@ -198,10 +218,12 @@ def _effective_labels(
 def _variances(
     matrices: Float, posterior: Float, votes: IntArray, weight: Float, *, with_shares: bool
 ) -> Float:
-    """Variances (K,) of the error rates from the scores of the rows for all parameters.
+    """Variances (K,) of the error rates, from the information about all parameters.
 
-    The parameters are the logits of all matrices and, `with_shares`, of the shares of the classes.
-    The score of a row is its expectation over the true classes. Information is the sum of squared scores.
+    The parameters are the logits of the entries of all matrices and, if `with_shares` is True, of the shares
+    of the classes. The score of a row is the gradient of its log-likelihood. It is the posterior mean of the
+    score for a known true class. The information is the sum of ``s sᵀ`` over the scores s of all rows, plus
+    `_LEAST_INFORMATION` for every parameter. The variances follow by the delta method.
     """
     n_classes = matrices.shape[1]
     share = posterior.mean(axis=0)
@@ -229,9 +251,9 @@ def _variances_of_shift(
 ) -> Float:
     """Variances (K,) of the error rates if only a common shift of all annotators is unknown.
 
-    Let δ_k be a shift of the logits of the error rates of all annotators in class k. The information about δ
-    is what it would be if all true classes were known, minus the part that is missing because some are
-    unknown (Louis, 1982). With many parameters, only this is affordable.
+    This approximation is used if `_variances` would be too expensive. Let δ_k be a shift that is added to the
+    logits of the error rates of all annotators in class k. The information about δ is what it would be if all
+    true classes were known, minus the information that is missing because some are unknown (Louis, 1982).
     """
     n_classes = posterior.shape[1]
     error = 1 - np.einsum("akk->ak", matrices)

@@ -1,13 +1,13 @@
 """Penalised fits whose penalties are chosen from the data (empirical Bayes).
 
-The parameters θ (p,) fall into groups. Those of group g have a normal prior with mean 0 and precision τ_g, so
-the penalised loss is ``L(θ) + Σ_g τ_g/2 · ‖θ_g‖²``, where L is the NLL summed over the rows. The precisions
-start at given values τ⁰_g and are updated by MacKay's rule, which maximises the evidence in Laplace's
-approximation, with two added terms (``+ 1`` and ``+ 1/τ⁰_g``):
+The parameters θ (p,) fall into groups. Those of group g have a normal prior with mean 0 and precision
+(inverse variance) τ_g. The penalised loss is therefore ``L(θ) + Σ_g τ_g/2 · ‖θ_g‖²``, where L is the NLL
+summed over the rows. The precisions start at given values τ⁰_g. They are updated by MacKay's rule, which
+maximises the evidence in Laplace's approximation. Two terms are added to this rule, ``+ 1`` and ``+ 1/τ⁰_g``:
 
     ``τ_g = (γ_g + 1) / (‖θ_g‖² + 1/τ⁰_g)``    with    ``γ_g = p_g − τ_g Σ_{j in g} Var(θ_j | data)``
 
-p_g is the number of parameters of the group, and γ_g is how many of them the data determine. The added terms
+p_g is the number of parameters of the group, and γ_g is how many of them the data determine. The two terms
 act like one more parameter that is known to have the square ``1/τ⁰_g``. Without them, the precision of a
 group of few parameters often grows without bound by chance.
 """
@@ -39,23 +39,26 @@ __all__ = [
 ]
 
 _MAX_UPDATES = 50
-_MAX_ROUNDS = 30  # maximum number of updates before a new quadratic model is computed
+_MAX_ROUNDS = 30  # maximum number of updates of the precisions with the same quadratic model
 _MAX_STEPS = 100
 _MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9
-_ROUNDING = 1e-9  # if a step promises a smaller relative decrease of the loss, rounding may hide the decrease
+_ROUNDING = 1e-9  # rounding may hide a decrease of the loss that is relatively smaller than this
 _PRECISION_BOUNDS = (1e-3, 1e8)
 _MEMORY = 3  # maximum number of previous updates that an extrapolation uses
-_MAX_STRETCH = 10.0  # an extrapolation is not used if it is longer than this times the plain update
+_MAX_STRETCH = 10.0  # an extrapolation is used only if it is at most this times as long as the plain update
 _STEADY = 1e-4  # the precisions have converged if their relative change is below this
-_ROUGH, _EXACT = 1e-4, 1e-13  # a fit ends when a Newton step promises a relative decrease below this
+_ROUGH, _EXACT = 1e-4, 1e-13  # relative decreases of the loss below which intermediate and final fits end
 
 
 class Curvature(Protocol):
     """The Hessian H (p, p) of the unpenalised loss at one point."""
 
     def solve(self, slope: Float, precision: Float) -> Float:
-        """``(H + diag(precision))⁻¹ slope``, (p,), exactly or approximately; a Newton step subtracts it."""
+        """``(H + diag(precision))⁻¹ slope``, (p,), exactly or approximately.
+
+        A Newton step subtracts this vector from the parameters.
+        """
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
         """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``.
@@ -64,7 +67,7 @@ class Curvature(Protocol):
         """
 
 
-#: Loss, gradient (p,) and curvature of the unpenalised loss at θ (p,)
+#: Function that returns the unpenalised loss at θ (p,), its gradient (p,) and its curvature
 Evaluate = Callable[[Float], tuple[float, Float, Curvature]]
 
 
@@ -77,7 +80,7 @@ class QuadraticModel:
     theta, gradient : (p,) the point, and the gradient there
     curvature : the Hessian there
     steady : relative change below which the precisions have converged
-        It must be larger if the curvature is approximate.
+        It should be larger if the curvature is approximate.
     """
 
     theta: Float
@@ -86,7 +89,7 @@ class QuadraticModel:
     steady: float = _STEADY
 
     def minimise(self, precision: Float) -> tuple[Float, Float]:
-        """Minimiser of the model with a penalty, and posterior variances, (p,) each."""
+        """Minimiser of the model plus the penalty for `precision`, and posterior variances, (p,) each."""
         slope = self.gradient + precision * self.theta
         step, variances = self.curvature.solve_with_variances(slope, precision)
         return self.theta - step, variances
@@ -100,9 +103,9 @@ class Problem(Protocol):
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
-        The search starts at `theta`. It ends when the relative decrease of the loss is below `tolerance`, or
-        as soon as the unpenalised loss is at most `negligible`, since separable rows have no finite minimiser
-        without a penalty. Parameters with infinite precision stay zero.
+        The search starts at `theta`. It ends when the relative decrease of the loss is below `tolerance`. It
+        also ends as soon as the unpenalised loss is at most `negligible`, since separable rows have no finite
+        minimiser without a penalty. Parameters with infinite precision, which must start at zero, stay zero.
         """
 
     def model(self) -> QuadraticModel:
@@ -117,7 +120,7 @@ class DenseHessian:
     ----------
     matrix : the Hessian
     upper : for a loss that is not convex, a positive semidefinite upper bound of the Hessian, otherwise None
-        It replaces the Hessian where the penalised loss is not convex.
+        It replaces the Hessian if the Hessian of the penalised loss is not positive definite.
     """
 
     matrix: Float
@@ -131,14 +134,15 @@ class DenseHessian:
         """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``."""
         factor, is_lower = self._factor(precision)
         step = np.asarray(cho_solve((factor, is_lower), slope, check_finite=False))
-        inverse, _ = dpotri(factor, lower=is_lower)  # one triangle of the inverse, with the diagonal
+        inverse, _ = dpotri(factor, lower=is_lower)  # only one triangle is computed, including the diagonal
         return step, inverse.diagonal().copy()
 
     def _factor(self, precision: Float) -> Any:
-        """Cholesky factor of the penalised Hessian.
+        """Cholesky factor of ``H + diag(precision)``, as returned by :func:`scipy.linalg.cho_factor`.
 
         A small number is added to the diagonal, since the data may not determine some directions. If the
-        factorisation fails, `upper` replaces the Hessian, and then the number grows until it succeeds.
+        factorisation fails, `upper` replaces H, if there is one. After that, the number is increased until
+        the factorisation succeeds.
         """
         hessian, upper = self.matrix, self.upper
         added = 1e-10 * (1 + float(hessian.diagonal().max()))
@@ -176,7 +180,7 @@ class NewtonProblem:
         return QuadraticModel(self._theta, gradient, curvature)
 
     def _at(self, theta: Float) -> tuple[float, Float, Curvature]:
-        """Loss, gradient and curvature at `theta`, reused if the last search ended there."""
+        """Unpenalised loss, gradient and curvature at `theta`, reused if the last search ended there."""
         if self._last is not None and np.array_equal(theta, self._theta):
             return self._last
         return self._evaluate(theta)
@@ -184,7 +188,7 @@ class NewtonProblem:
 
 @dataclass(frozen=True, eq=False)
 class Penalised:
-    """A penalised fit.
+    """Result of a penalised fit.
 
     Attributes
     ----------
@@ -209,8 +213,9 @@ def minimise_penalised(
 ) -> Penalised:
     """Minimise the penalised loss for given precisions (G,).
 
-    Parameters of a group with infinite precision stay zero. The search ends early if the unpenalised loss
-    falls to `negligible`.
+    The search begins at `start` (p,), by default at zero, and ends early if the unpenalised loss falls to
+    `negligible`. Parameters of a group with infinite precision, which must start at zero, stay zero. `groups`
+    (p,) is the group of every parameter.
     """
     theta = np.zeros(len(groups)) if start is None else start
     theta, loss = problem.minimise(theta, precision[groups], _EXACT, negligible)
@@ -221,18 +226,20 @@ def minimise_penalised(
 def fit_precisions(
     problem: Problem, groups: IntArray, prior: Float, start: Penalised | None = None
 ) -> Penalised:
-    """Choose the precisions by maximum evidence, and fit the parameters.
+    """Choose the precisions by MacKay's rule (see the top of this module), and fit the parameters.
 
-    The loss is minimised roughly, then replaced by a quadratic model, for which the precisions are updated
-    until they converge. This is repeated until the model no longer changes the precisions. If the curvature
-    of the model is approximate, the precisions are, too, but the parameters are exact for these precisions.
+    The loss is minimised roughly and replaced by a quadratic model around the minimum. For this model, the
+    precisions are updated until they converge. Both steps are repeated until the precisions hardly change. If
+    the curvature of the model is approximate, so are the precisions, but the parameters are exact for these
+    precisions.
 
     Parameters
     ----------
     problem : the loss
     groups : (p,) group of every parameter
     prior : (G,) initial precisions τ⁰
-    start : where to start, for example the fit to a sample of the rows; by default, at zero and at `prior`
+    start : starting point, for example the fit to a sample of the rows
+        By default, the parameters start at zero and the precisions at `prior`.
     """
     precision, theta = (prior, np.zeros(len(groups))) if start is None else (start.precision, start.theta)
     previous = np.inf  # largest change of a logarithm of a precision in the previous round
@@ -256,9 +263,9 @@ def fit_precisions(
 def _update_precisions(
     model: QuadraticModel, groups: IntArray, prior: Float, precision: Float
 ) -> tuple[Float, Float]:
-    """Update the precisions (G,) until they converge; also return the minimiser (p,) of the model.
+    """Update the precisions until they converge; return the model's minimiser (p,) and the precisions (G,).
 
-    The updates often converge slowly. Anderson's method extrapolates from the last few of them.
+    Plain updates often converge slowly, so Anderson's method extrapolates from the last few of them.
     """
     sizes, (lowest, highest) = np.bincount(groups, minlength=len(prior)), np.log(_PRECISION_BOUNDS)
     x = np.log(precision)
@@ -280,7 +287,10 @@ def _update_precisions(
 
 
 def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
-    """Step of Anderson's method for a fixed-point iteration, or the plain step if Anderson's is too long."""
+    """Step of Anderson's method for a fixed-point iteration; if it is too long or not finite, the plain step.
+
+    `points` are the last points of the iteration, and `changes` the plain steps from them.
+    """
     last = changes[-1]
     if len(points) == 1:
         return last
@@ -294,7 +304,7 @@ def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
 def _newton(
     evaluate: Evaluate, theta: Float, precision: Float, tolerance: float, negligible: float
 ) -> tuple[Float, tuple[float, Float, Curvature]]:
-    """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there.
+    """Minimiser (p,) of the penalised loss, and the unpenalised loss, its gradient and its curvature there.
 
     The search ends early if the unpenalised loss is at most `negligible`, since separable rows have no finite
     minimiser without a penalty.
@@ -324,7 +334,7 @@ def _newton(
             length /= 4
         else:
             # No step length was accepted. If rounding may be the cause, or damping does not help, stop here.
-            # Otherwise shorten the step in directions of little curvature.
+            # Otherwise, use more damping, which shortens the step in directions of little curvature.
             if damping > _MAX_DAMPING or decrease <= _ROUNDING * max(1.0, abs(value)):
                 return theta, current
             damping = max(100 * damping, 1e-4)

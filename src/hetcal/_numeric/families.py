@@ -32,7 +32,7 @@ _BLOCK = 1 << 20  # logits processed at a time to compute a Hessian: 8 MiB in fl
 _PREDICT_BLOCK = 1 << 17  # probabilities predicted at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
 _SMALL_BLOCK = 1 << 15  # logits processed at a time to compute a gradient, few enough to stay in the cache
-MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this, where a sigmoid of usual slope is saturated
+MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this; a sigmoid of usual slope is saturated there
 
 
 class Family(Protocol):
@@ -42,14 +42,18 @@ class Family(Protocol):
         """Return the parameters to start from, (p,)."""
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return a function that computes the loss, gradient and Hessian of slices."""
+        """Return a function that computes the loss, gradient and Hessian by slice.
+
+        `ids` (n,) is the slice of every row.
+        """
 
 
 @dataclass(frozen=True)
 class PlattFamily:
-    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; θ = (a, b).
+    """Platt scaling of the confidence p̂: ``sigmoid(a · logit(p̂) + b)`` with θ = (a, b).
 
-    `pool` is the option of :func:`hetcal._numeric.passes.spread`; it affects only `predict`.
+    The confidence is the probability of the predicted class. `pool` is passed to
+    :func:`hetcal._numeric.passes.spread`, which computes the probabilities of the other classes in `predict`.
     """
 
     pool: bool = False
@@ -59,7 +63,11 @@ class PlattFamily:
         return np.array([1.0, 0.0])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return a function that computes the binary NLL of correctness by slice, with derivatives."""
+        """Return a function that computes the binary NLL by slice, its gradient and its Hessian.
+
+        The binary outcome is whether the prediction is correct. With noisy labels, a Hessian that is not
+        positive semidefinite is replaced; see `positive_or`.
+        """
         x = _log_odds(rows.z, rows.guess)
         if rows.label_model is None:
             correct = Correctness(share=rows.right.astype(np.float64))
@@ -83,7 +91,7 @@ class PlattFamily:
     def predict(
         self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``; the argmax is preserved.
+        """Probabilities (n, K), with the parameters ``theta[ids[i]]`` for row i; the argmax is preserved.
 
         `guess` is the argmax of every row; if None, it is computed.
         """
@@ -93,7 +101,7 @@ class PlattFamily:
 
 
 def _symmetric(a: Float, b: Float, c: Float) -> Float:
-    """Matrices ((a, b), (b, c)), (S, 2, 2)."""
+    """Symmetric matrices ``((a, b), (b, c))``, (S, 2, 2), from their entries, (S,) each."""
     return np.stack([a, b, b, c], axis=1).reshape(-1, 2, 2)
 
 
@@ -108,7 +116,8 @@ def _platt_sums(
 ) -> Float:
     """Loss, gradient (2 entries) and Hessian (3 distinct entries) of every slice, (6, S).
 
-    With noisy labels, the 3 entries of the Hessian of the pull (see `label_models`) follow, (9, S).
+    With noisy labels, the Hessian of the pull (see the module `label_models`) has to be subtracted from this
+    Hessian. Its 3 entries follow, so the result has the shape (9, S).
     """
     index = _active_rows(ids, active, n_slices)
     k, xs, w = ids[index], x[index], weight[index]
@@ -130,7 +139,7 @@ def _platt_sums(
 def _compiled_platt_sums(
     kernels: Any, rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
 ) -> Float:
-    """`_platt_sums` computed by numba on all cores."""
+    """Compute the same as `_platt_sums` for certain labels, with numba and in parallel."""
     visited = np.zeros(n_slices, bool)
     visited[active] = True
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
@@ -145,7 +154,7 @@ def _compiled_platt_sums(
 
 @dataclass(frozen=True)
 class VectorFamily:
-    """``softmax(a ⊙ z + b)`` with θ = (a, b).
+    """Vector scaling, ``softmax(a ⊙ z + b)``, with θ = (a, b).
 
     The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``. The parameters θ_start are
     those of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict`
@@ -157,11 +166,11 @@ class VectorFamily:
     keep: bool = False
 
     def start(self, n_classes: int) -> Float:
-        """Return the parameters of temperature scaling with the inverse temperature `anchor`."""
+        """Return the parameters of temperature scaling with the inverse temperature `anchor`, (2K,)."""
         return np.concatenate([np.full(n_classes, self.anchor), np.zeros(n_classes)])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return a function that computes the NLL plus the penalty by slice, with derivatives."""
+        """Return a function that computes the NLL plus the penalty by slice, its gradient and its Hessian."""
         pooled = n_slices == 1
         order = np.empty(0, np.int64) if pooled else np.argsort(ids, kind="stable")
         ends = np.searchsorted(ids[order], np.arange(n_slices + 1))
@@ -185,7 +194,7 @@ class VectorFamily:
     def predict(
         self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``.
+        """Probabilities (n, K), with the parameters ``theta[ids[i]]`` for row i.
 
         With ``keep=True``, no class overtakes the predicted one. `guess` is the argmax of every row; if
         None, it is computed.
@@ -220,7 +229,7 @@ def clip_logits(z: FloatArray) -> Float:
 
 
 def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice:
-    """Index of the rows in the slices `active`."""
+    """Index that selects the rows of the slices `active`."""
     if len(active) == n_slices:
         return slice(None)
     visited = np.zeros(n_slices, bool)
@@ -257,7 +266,7 @@ def vector_sums(rows: Rows, theta: Float) -> tuple[float, Float, Float]:
 
 
 def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
-    """Loss and gradient of `vector_sums`, computed in the dtype of the logits and on all cores."""
+    """Loss and gradient (2K,) as in `vector_sums`, but computed in parallel in the dtype of the logits."""
     n, n_classes = rows.z.shape
     kernels = compiled_for(rows.z.size)
     if kernels is None or rows.label_model is not None:
@@ -280,7 +289,10 @@ def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
 
 
 def _vector_gradient(rows: Rows, theta: Float, clip: bool) -> tuple[float, Float]:
-    """Summed loss and gradient (2K,) of these rows, in blocks that stay in the cache."""
+    """Summed loss and gradient (2K,) of these rows, computed in blocks that stay in the cache.
+
+    `clip` says whether some logits have to be clipped.
+    """
     z, n_classes, labels = rows.z, rows.z.shape[1], rows.label_model
     loss, gradient = 0.0, np.zeros((2, n_classes))
     step = max(1, _SMALL_BLOCK // n_classes)
@@ -304,7 +316,7 @@ def _vector_gradient(rows: Rows, theta: Float, clip: bool) -> tuple[float, Float
 
 
 def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, Any]:
-    """Summed loss, and ``w · p`` (n, K) in the dtype of the logits."""
+    """Loss summed with the weights w, and ``w · p`` (n, K) in the dtype of the logits."""
     n_classes = z.shape[1]
     u = z * theta[:n_classes]
     u += theta[n_classes:]
@@ -317,7 +329,10 @@ def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, An
 
 
 def _probs_and_labels(z: Any, labels: LabelModel, w: Any, theta: Any) -> tuple[float, Any, Any]:
-    """Summed loss, and ``w · p`` and ``w · q`` (n, K), where q are the probabilities of the true classes."""
+    """Loss summed with the weights w, and ``w · p`` and ``w · q``, (n, K) each.
+
+    p are the calibrated probabilities, and q those of the true classes given the labels.
+    """
     n_classes = z.shape[1]
     u = z * theta[:n_classes]
     u += theta[n_classes:]

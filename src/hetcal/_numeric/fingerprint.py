@@ -1,12 +1,12 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
 If the logits are continuous, a row can be identified by a hash of its content. The fingerprint then contains
-the hashes of a sample of the rows. The overlap is estimated from the fraction of these hashes that occur in
-an evaluation, and from the numbers of rows of the fit and of the evaluation.
+the hashes of a sample of the rows. The overlap is estimated from the fraction of these hashes that match rows
+of an evaluation, and from the numbers of rows of the fit and of the evaluation.
 
-Coarse scores of different rows are often equal. For such scores, the fingerprint contains the sum of all
-hashes instead, which recognises only exactly the same set of rows. The sum is left out if not all rows of the
-fit were available.
+If the logits take few values, different rows often have equal hashes. In this case, the fingerprint contains
+the sum of all hashes instead, which recognises the rows only if exactly the same rows are evaluated. The sum
+is left out if not all rows of the fit were available.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, or all if there are fewer
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # common hashes count only if chance explains them with a probability below this
-_NEARLY_ALL = 0.9  # a larger fraction of common hashes counts in any case
+_MAX_CHANCE = 0.05  # matching hashes are evidence only if their probability by chance is below this
+_NEARLY_ALL = 0.9  # a larger fraction of matching hashes is evidence in any case
 _MAX_COPIES = 1e-3  # logits count as continuous if at most this fraction of the sampled hashes is repeated
 
 
 def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
-    """JSON-compatible fingerprint of rows; `complete` says whether `rows` are all rows of the fit."""
+    """Fingerprint of `rows`, JSON-compatible; `complete` says whether these are all rows of the fit."""
     step = max(1, len(rows) // _SAMPLE_ROWS)
     hashes = _hash_rows(rows.take(slice(None, None, step)))
     distinct = np.unique(hashes)
@@ -46,13 +46,17 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Estimate the overlap between the rows of a fit and `rows`, relative to the smaller of the two sets.
+    """Estimate the overlap of the rows of a fit with `rows`, as a fraction of the smaller of the two sets.
 
-    `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if there is no fingerprint, or if
-    equal hashes of different rows are so likely that common hashes prove nothing, unless nearly all hashes
-    are common. The overlap is relative to the rows of the fit if their number is unknown, or if chance may
-    explain the common hashes. If the fingerprint contains no sample of hashes, the result is 1 if the number
-    of rows and the sum of all hashes are equal, and 0 otherwise.
+    `fitted_on` is the fingerprint of the rows of the fit. Without a fingerprint, the result is 0.
+
+    If the fingerprint contains hashes of a sample, the estimate is based on the fraction of these hashes that
+    match a hash of `rows`. If matches by chance may be so frequent that matches prove nothing, the result is
+    0 unless nearly all hashes match. If the number of rows of the fit is unknown, or if chance may explain
+    the matches, the result is a fraction of the rows of the fit, even if `rows` is the smaller set.
+
+    If the fingerprint contains no hashes of a sample, the result is 1 if the number of rows and the sum of
+    all hashes are equal, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0
@@ -60,14 +64,14 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # `chance` is an upper estimate of the probability that a stored hash occurs in `rows` by chance. The
-        # m sampled rows of the fit form about m² / 2 pairs, of which hardly any have equal hashes (see
+        # `chance` is a cautious, high estimate of the probability that a stored hash matches a row by chance.
+        # The m sampled rows of the fit form about m² / 2 pairs, of which hardly any have equal hashes (see
         # `_MAX_COPIES`). We therefore assume that two rows have equal hashes with probability 2 / m².
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
             return 0.0
-        # The share is scaled up to the evaluated rows only if so many common hashes are unlikely by chance.
-        # The number of hashes that are common by chance is approximately Poisson.
+        # The share is scaled up to the evaluated rows only if so many matches are unlikely by chance. The
+        # number of matches by chance has approximately a Poisson distribution.
         tail = special.gammainc(share * len(sample), len(sample) * chance) if share else 1.0
         n_fitted = (fitted_on.get("n") or 0) if tail < _MAX_CHANCE else 0
         return min(1.0, share * max(1.0, n_fitted / len(rows)))
@@ -79,7 +83,11 @@ def _sum(hashes: Keys) -> str:
 
 
 def _hash_rows(rows: Rows) -> Keys:
-    """Hash of each row's label, predicted class, and two logits minus the largest one."""
+    """Hash of each row's label, predicted class and two logits, (n,).
+
+    The logits are those of the two classes that follow the predicted class (after the last class comes the
+    first), minus the largest logit of the row.
+    """
     n, k = rows.z.shape
     index, state = np.arange(n), rows.y.astype(np.uint64)
     guess = rows.guess.astype(np.int64)

@@ -1,8 +1,8 @@
 """Folds for cross-validation that are the same for every kind of source and every order of the rows.
 
-Without fold groups, the folds depend only on the content of the rows, and tied rows, which have equal logits,
-are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled with a
-constant seed, so a row's label says nothing about its fold.
+Without fold groups, the folds depend only on the content of the rows. Rows with equal logits, called tied
+rows, are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled with
+a constant seed, so a row's label says nothing about its fold.
 
 If fold groups are given, all rows of a group are in the same fold. The folds then depend on the sizes of the
 groups and on the logits of their rows, but not on labels.
@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 
-_FEW_ROWS = 1 << 17  # up to this many rows are sorted by content; more are assigned to folds by a hash
+_FEW_ROWS = 1 << 17  # more rows than this are assigned to folds by a hash; fewer are sorted (see `are_few`)
 # Rows with equal logits are either copies, which have equal labels, or ties, whose labels often differ. They
-# are considered copies if ties would be expected to have at least _MIN_EXPECTED differences between labels,
-# but at most the fraction _MAX_DIFFERENT of that number occurs.
+# are considered copies if two conditions hold. At least _MIN_EXPECTED differences between labels would be
+# expected if the rows were ties, and at most the fraction _MAX_DIFFERENT of the expected number occurs.
 _MIN_EXPECTED = 30.0
 _MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
@@ -68,23 +68,23 @@ class FoldRows(Protocol):
 
 
 def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
-    """Fold of each row, (n,). Every kind of source uses this function.
+    """Fold of each row, (n,), for every kind of source.
 
     Parameters
     ----------
     rows : source of the rows
         Rows with the same number in `fold_groups` go to the same fold.
     n_folds : number of folds
-    salt : different values give independent folds; ignored if there are fold groups
+    salt : seed; different values give independent folds. Not used if there are fold groups.
 
     Notes
     -----
     The following applies if there are no fold groups; otherwise see `deal_groups`.
 
-    If there are few rows (up to 131,072, with fewer than 4,194,304 logits), they are sorted by content within
-    each slice, shuffled with tied rows kept together, and dealt out to the folds in turn. Every slice is then
-    spread evenly over the folds. In larger data, the fold of a row is determined by a hash of its logits, and
-    only tied rows are dealt out in turn.
+    If there are few rows (up to 131,072, with fewer than 4,194,304 logits), the rows of each slice are sorted
+    by content and shuffled, but tied rows stay together. They are then dealt out to the folds in turn, so
+    that every slice is spread evenly over the folds. If there are more rows, a hash of its logits determines
+    the fold of a row, and only tied rows are dealt out in turn.
 
     Folds are not stratified by correctness. If a slice had the same accuracy in every fold, the test rows
     would share the sampling error of the training rows, and a fit to that error would seem to improve the
@@ -98,7 +98,7 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
 
 def are_few(n_rows: int, n_classes: int) -> bool:
-    """Whether `deal_folds` sorts the rows by content instead of hashing them."""
+    """Whether there are so few rows that `deal_folds` sorts them by content instead of using hashes."""
     return n_rows <= _FEW_ROWS and n_rows * n_classes < LARGE
 
 
@@ -109,7 +109,7 @@ class RowContent(NamedTuple):
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # row indices -> hashes that depend on the column order
+    columns: Callable[[IntArray], Keys]  # row indices -> hashes that depend on the order of the columns
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -119,9 +119,10 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key, (n,).
+    """Fold of each row from its key (a hash of its logits), (n,).
 
-    Rows with equal keys are dealt out to the folds in turn, one predicted class after the other.
+    Several rows with the same key are dealt out to the folds in turn, one predicted class after the other.
+    They start at the fold that the key determines.
     """
     fold = draw_folds(keys, n_folds, salt)
     repeated = repeated_keys(keys)
@@ -174,12 +175,13 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
 
 
 def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
-    """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
+    """Number of rows that are copies of others, or 0 if rows with equal logits may be different samples.
 
-    A copy has the same label as the original, whereas the labels of two tied rows differ about as often as
-    two draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least
-    30 label differences are expected for ties, but hardly any occur. `alpha` is a function that returns α; it
-    is called only if there are equal rows.
+    A copy has the same label as the original. The labels of different samples with equal logits (ties) differ
+    about as often as two draws from the predicted probabilities ``softmax(α z)``. Rows with equal logits are
+    considered copies if at least 30 differences between labels are expected for ties, but at most 2% of the
+    expected number occur. `alpha` is a function that returns α. It is called only if some rows have equal
+    logits.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -221,7 +223,7 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
 
 
 def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
-    """Slice of every row, (n,), with the slices renumbered in order of size, largest margin and content."""
+    """Rank of each row's slice, (n,); slices are sorted by size, then by largest margin, then by content."""
     largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
     np.maximum.at(largest, ids, margin)
     np.add.at(content, ids, keys)

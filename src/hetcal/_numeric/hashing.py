@@ -1,4 +1,4 @@
-"""64-bit hashes of rows for folds and fingerprints, equal for all kinds of sources."""
+"""64-bit hashes of rows, for folds and fingerprints; all kinds of sources use the same hashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 1 << 15  # logits hashed at a time: few enough to stay in the cache
 
 
 def hash_mix(x: Keys) -> Keys:
-    """Mix the bits of 64-bit integers as in splitmix64; `x` is modified in place."""
+    """Mix the bits of 64-bit integers as in splitmix64; `x` is modified in place and returned."""
     for shift, factor in MIX:
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
@@ -57,5 +57,5 @@ def ordered_keys(z: FloatArray) -> Keys:
 
 
 def _bits(values: FloatArray) -> Keys:
-    """Bits of floating-point numbers as 64-bit integers."""
+    """Bits of floating-point numbers as unsigned 64-bit integers."""
     return np.asarray(values.view(np.uint32 if values.itemsize == 4 else np.uint64), np.uint64)

@@ -1,12 +1,13 @@
-"""What is known about the true classes of rows whose labels are distributions, or may be wrong.
+"""Models of soft labels, which are distributions, and of noisy labels, which may be wrong.
 
 The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. The function ``pull``
-depends on what is known about the label. For a label y that is certain, ``pull(u) = u_y``. For soft labels q,
-it is ``q · u``. For a label ỹ that may be wrong, it is ``log Σ_j e^{u_j} T[j, ỹ]``, and the loss is the NLL
-of the observed label, ``−log (p T)_ỹ``.
+depends on what is known about the true class. For a certain label y, ``pull(u) = u_y``. For soft labels q,
+``pull(u) = q · u``. For a noisy label ỹ, ``pull(u) = log Σ_j e^{u_j} T[j, ỹ]``, where ``T[j, ỹ]`` is the
+probability of the label ỹ if the true class is j. The loss is then the NLL of the observed label,
+``−log (p T)_ỹ``.
 
-In all cases, the gradient of the loss in u is ``p − q``, where p are the calibrated probabilities and q are
-the probabilities of the true class given everything that is known: q is the gradient of the pull.
+In all cases, the gradient of the loss in u is ``p − q``. Here p are the calibrated probabilities, and q, the
+gradient of the pull, are the probabilities of the true class given everything that is known.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _TINY = 1e-300  # smaller likelihoods are raised to this before their logarithm 
 
 @dataclass(frozen=True, eq=False)
 class Correctness:
-    """What is known about whether the predictions are correct.
+    """What is known about whether the predictions are correct: `share`, or the other two attributes.
 
-    Given the log-odds v of being correct, the loss of a row is ``log(1 + e^v) − pull(v)``. With soft labels,
-    ``pull(v) = share · v``. With noisy labels, it is ``log(e^{v + if_correct} + e^{if_wrong})``.
+    Let v be the log-odds of a correct prediction. The loss of a row is then ``log(1 + e^v) − pull(v)``. If
+    `share` is given, ``pull(v) = share · v``. If not, ``pull(v) = log(e^{v + if_correct} + e^{if_wrong})``.
 
     Attributes
     ----------
-    share : (n,) probability of the predicted class under the soft labels, or None for noisy labels
+    share : (n,) estimate of a number that is 1 if the prediction is correct, and 0 if it is wrong
+        For certain labels, it is this number. For soft labels, it is the probability of the predicted class.
     if_correct, if_wrong : (n,) log-likelihood of the observed label if the prediction is correct, and if not
-        None for soft labels.
     """
 
     share: Float | None = None
@@ -50,15 +51,18 @@ class Correctness:
         return Correctness(*(None if part is None else part[index] for part in parts))
 
     def pull(self, v: Float) -> tuple[Float, Float]:
-        """Pull of all rows, with log-odds `v` (n,), and its derivative in v."""
+        """Value of the pull for the log-odds `v` (n,) of every row, and its derivative in v, (n,) each."""
         if self.share is not None:
             return self.share * v, self.share
         if self.if_correct is None or self.if_wrong is None:
-            raise ValueError("share, or if_correct and if_wrong, must be arrays, got None; pass them")
+            raise ValueError(
+                "share must be an array if if_correct or if_wrong is None, got None; pass share, or both "
+                "if_correct and if_wrong"
+            )
         return np.logaddexp(v + self.if_correct, self.if_wrong), expit(v + self.if_correct - self.if_wrong)
 
     def curvature(self, derivative: Float) -> Float:
-        """Second derivative of the pull, from its first derivative."""
+        """Second derivative of the pull in v, computed from its first derivative."""
         return np.zeros_like(derivative) if self.share is not None else derivative * (1 - derivative)
 
 
@@ -73,7 +77,10 @@ class LabelModel(Protocol):
         """Return the model of the rows at `index`."""
 
     def posterior(self, log_p: Float) -> tuple[Float, Float]:
-        """Probabilities q (n, K) of the true classes, and the NLL (n,), from log-probabilities (n, K)."""
+        """Probabilities q (n, K) of the true classes given the labels, and the loss (n,) of every row.
+
+        `log_p` (n, K) are the logarithms of the calibrated probabilities.
+        """
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
         """``pull(α d)`` of every row, and its first three derivatives in α, (n,) each.
@@ -82,21 +89,23 @@ class LabelModel(Protocol):
         """
 
     def unbiased(self) -> Float:
-        """Numbers (n, K) whose expectation is the one-hot vector of the true class.
+        """Unbiased estimates (n, K) of the one-hot vectors of the true classes.
 
-        They are the soft labels, or the rows of ``T⁻¹`` for the observed labels, which may be negative.
+        They are the soft labels. For a noisy label ỹ, the estimate is row ỹ of ``T⁻¹``, which can contain
+        negative numbers.
         """
 
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
-        """What is known about whether `guess` (n,) is correct.
+        """Return what is known about whether `guess` (n,) is correct.
 
-        The relative probabilities of the classes other than the guess are those of the logits `z` (n, K).
+        If a guess is wrong, the probabilities of the other classes are proportional to ``exp(z)``, where `z`
+        (n, K) are the logits.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """Distributions of labels, (n, K), with rows that sum to 1."""
+    """Soft labels: a probability distribution `q` over the classes for every row, (n, K)."""
 
     q: Float
 
@@ -107,7 +116,7 @@ class SoftLabels:
         return SoftLabels(self.q[index])
 
     def posterior(self, log_p: Float) -> tuple[Float, Float]:
-        """Soft labels, and the cross-entropy of every row."""
+        """Soft labels (n, K), and the cross-entropy (n,) of every row."""
         return self.q, -np.einsum("ij,ij->i", self.q, log_p)
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
@@ -121,7 +130,7 @@ class SoftLabels:
         return self.q
 
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:  # noqa: ARG002
-        """Return the share of the predicted class."""
+        """Return the probability of the predicted class under the soft labels, as `share`."""
         return Correctness(share=self.q[np.arange(len(guess)), guess])
 
 
@@ -133,7 +142,8 @@ class NoisyLabels:
     ----------
     y : (n,) observed labels
     transition : (K, K) probability of each observed label (column) given the true class (row)
-    known : correctness of the predictions, if it cannot be computed from the logits of the rows
+    known : what is known about the correctness of the predictions, or None
+        If it is None, `correctness` is computed from the logits of the rows.
     """
 
     y: IntArray
@@ -159,7 +169,7 @@ class NoisyLabels:
             return np.asarray(np.log(self.transition).T[self.y])
 
     def posterior(self, log_p: Float) -> tuple[Float, Float]:
-        """Probabilities of the true classes given the observed label, and the NLL of this label."""
+        """Probabilities (n, K) of the true classes given the observed labels, and NLL (n,) of the labels."""
         joint = log_p + self.log_likelihood
         top = joint.max(axis=1, keepdims=True)
         joint -= top
@@ -169,7 +179,11 @@ class NoisyLabels:
         return joint, -(top + np.log(total))[:, 0]
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
-        """``log Σ_j e^{α d_j} T[j, ỹ]`` and its derivatives, which are cumulants of d under the posterior."""
+        """``log Σ_j e^{α d_j} T[j, ỹ]`` and its first three derivatives in α, (n,) each.
+
+        The derivatives are the mean, the variance and the third central moment of ``d_j`` under the posterior
+        distribution of the true class j given the observed label.
+        """
         weight = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)[:, None] * d
         np.exp(weight, out=weight)
         weight *= self.likelihood.astype(d.dtype)[self.y]
@@ -186,7 +200,7 @@ class NoisyLabels:
         return pull, mean, var, skew
 
     def _exact_moments(self, d: FloatArray, alpha: Float) -> Float:
-        """`moments` without underflow, (4, n)."""
+        """The same as `moments`, (4, n), but computed without underflow."""
         d = d.astype(np.float64)
         q, loss = self.posterior(alpha[:, None] * d)
         mean = np.einsum("ij,ij->i", q, d)
@@ -195,11 +209,14 @@ class NoisyLabels:
         return np.stack([-loss, mean, var, skew])
 
     def unbiased(self) -> Float:
-        """Return the row of ``T⁻¹`` for every observed label."""
+        """Return the row of ``T⁻¹`` for every observed label, (n, K)."""
         return np.asarray(np.linalg.inv(self.transition)[self.y])
 
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
-        """Likelihood of the observed label if the prediction is correct, and if it is not."""
+        """Return the log-likelihoods of the observed labels if the predictions are correct, and if not.
+
+        If `known` is given, it is returned instead.
+        """
         if self.known is not None:
             return self.known
         row = np.arange(len(guess))
@@ -213,7 +230,11 @@ class NoisyLabels:
 
 
 def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
-    """Correctness from likelihoods (n,) of the label if the prediction is right, and if not; may be zero."""
+    """Return the `Correctness` for noisy labels.
+
+    `if_correct` and `if_wrong` (n,) are the likelihoods of the observed labels if the predictions are
+    correct, and if they are wrong. Both may contain zeros.
+    """
     log_correct, log_wrong = (np.log(np.maximum(value, _TINY)) for value in (if_correct, if_wrong))
     return Correctness(if_correct=log_correct, if_wrong=log_wrong)
 

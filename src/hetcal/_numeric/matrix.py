@@ -1,9 +1,9 @@
-"""Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
 
-`Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
-entries and the biases form three groups, each with its own penalty. For each class, a curve can be added: a
-smooth function of the class's log-odds. The coefficients of the curves form three more groups, and the NLL
-stays convex.
+`Inputs` describes how x is computed. The diagonal entries of D, its off-diagonal entries and the biases b
+form three groups of parameters, each with its own penalty. A curve can be added to the result for each class:
+a smooth function of the log-odds of that class. The coefficients of the curves form three more groups.
+Unless the labels are noisy, the NLL is convex in all parameters.
 
 With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
 preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
@@ -53,43 +53,50 @@ __all__ = [
 
 Center = Literal["logsumexp", "mean"]
 
-# Groups of parameters; the last three are those of the curves: knots at 0, broad and fine features
+# Groups of parameters. The last three are the coefficients of the curves: of the features with knot 0, the
+# broad features and the fine features (see `curves`).
 DIAGONAL, OFF_DIAGONAL, BIAS, BETA, BROAD, FINE = range(6)
 
 MASK = 1e4  # a class is masked if its logit is further than this below the maximum of the row
 
-_MAX_DENSE = 20  # classes up to which full Hessians are used
-_MAX_FULL = 150  # classes up to which every pair of classes has a parameter
-_MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
-_N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
-# Rows are processed in blocks. The numbers are elements of the largest temporary array of a block.
-_BLOCK = 1 << 17  # small enough for the cache
-_HESSIAN_BLOCK = 1 << 18  # for full Hessians: larger, because each block adds a (p, p) matrix to the sum
-_SPARSE_BLOCK = 1 << 20  # for sparse products: larger, because each block loops over the classes in Python
-_MAX_STORED = 1 << 24  # maximum number of elements of x and curve features that are computed once and stored
-_MAX_TASKS = 32  # limits memory, since every task has its own sums
-_CONVERGED = 1e-12  # a search ends if no larger relative decrease of the loss is possible
-_MAX_DECREASE = 1e-6  # a fit has not converged if a larger relative decrease of the loss is possible
+_MAX_DENSE = 20  # largest number of classes for which full Hessians are used
+_MAX_FULL = 150  # largest number of classes for which every entry of D is a parameter
+_MAX_MATMUL = 400  # largest number of classes for which a full D is faster than a sparse one
+_N_CONFUSED = 16  # off-diagonal parameters in each row of D if there are more than _MAX_FULL classes
+# Rows are processed in blocks. Each constant is the number of elements of the largest temporary array that a
+# block needs.
+_BLOCK = 1 << 17  # small enough for the arrays of a block to stay in the cache
+_HESSIAN_BLOCK = 1 << 18  # for full Hessians: larger than _BLOCK, since a (p, p) matrix is added per block
+_SPARSE_BLOCK = 1 << 20  # for sparse D: larger than _BLOCK, since each block loops over classes in Python
+_MAX_STORED = 1 << 24  # x and the curve features are stored if they have at most this many elements in total
+_MAX_TASKS = 32  # maximum number of parallel tasks; it limits memory, since every task has its own sums
+# A search estimates how much the mean loss can still decrease, relative to max(1, mean loss). It ends when
+# this estimate is at most _CONVERGED. A warning is issued if the search fails with an estimate above
+# _MAX_DECREASE, unless its tolerance is at least as large.
+_CONVERGED = 1e-12
+_MAX_DECREASE = 1e-6
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
 _MAX_CHANGE_SOLVER = 0.5  # relative change of the loss above which Hessian blocks for L-BFGS are recomputed
 _MAX_GRADIENTS = 2000
-# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · q gradients, where q is
-# the number of parameters per class. Computing the blocks takes about as long as the second term's gradients.
+# A search without Hessian blocks is limited to about _MIN_GRADIENTS + _FEW_GRADIENTS · q gradients, where q
+# is the number of parameters per class. Computing the blocks takes about as long as computing _FEW_GRADIENTS
+# · q gradients.
 _MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
-_STEADY = 0.03  # precisions from Hessian blocks have converged if their relative change is below this
-_NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
+_STEADY = 0.03  # penalties chosen with Hessian blocks have converged if their relative change is below this
+_NEGLIGIBLE = 1e-3  # the Hessian block of a class omits rows with at most this fraction of the mean curvature
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How logits become x, the input of the matrix.
+    """How the logits z become x, the input of the matrix.
 
     Attributes
     ----------
-    alpha : inverse temperature
-    limit : largest distance of an entry of α z below the maximum of its row; lower entries are raised
-        A fit on n rows cannot tell probabilities below 1/(K n) apart, and very low logits would dominate it.
-    center : constant that is subtracted from a row: its mean, or ``log Σ exp`` of the row
+    alpha : inverse temperature α
+    limit : largest allowed distance of an entry of α z from the maximum of its row
+        Entries further below are raised to this distance. A fit to n rows uses at most ``log(K n)``: it
+        cannot distinguish probabilities below ``1/(K n)``, and very low logits would dominate it.
+    center : constant that is subtracted from each row: its mean ("mean") or its ``log Σ exp`` ("logsumexp")
         With "logsumexp", x are log-probabilities.
     """
 
@@ -98,13 +105,14 @@ class Inputs:
     center: Center
 
     def __call__(self, z: FloatArray) -> tuple[Float, Float]:
-        """Return x twice, (n, K) each, in float64: with masks, and without.
+        """Return x with masks and x without masks, (n, K) each, in float64.
 
-        A class is masked if its logit is more than 10,000 below the maximum. With masks, its entry is α times
-        this difference, so that the class stays practically impossible; without masks, the entry is raised
-        like other low entries. If no class is masked, both results are the same array.
+        A class is masked in a row if its logit is more than 10,000 below the maximum of the row. In the first
+        result, the entry of a masked class is ``α (z − max z)``, so the class stays practically impossible.
+        In the second result, the entry is raised like other low entries. If no class is masked, both results
+        are the same array.
         """
-        with np.errstate(over="ignore"):  # huge logits give −inf, which is then clipped
+        with np.errstate(over="ignore"):  # differences of huge logits overflow to −inf and are then clipped
             below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
         scaled = np.maximum(self.alpha * below, -self.limit)
         if self.center == "mean":
@@ -119,15 +127,15 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class MatrixModel:
-    """The loss of matrix scaling as a function of θ.
+    """The loss of matrix scaling as a function of its parameters θ.
 
-    θ has one row per class k: the entries ``D[k, columns[k]]``, the bias ``b[k]`` and the coefficients of the
-    scaled features of the curve, if any.
+    θ has one row per class k. It contains the entries ``D[k, columns[k]]``, the bias ``b[k]`` and, if there
+    are curves, the coefficients of the scaled features of the curve.
 
     Attributes
     ----------
     inputs : how logits become x
-    columns : (K, m) for each row of D, the columns whose entries are parameters
+    columns : (K, m) for each row of D, the columns whose entries are parameters; all other entries are 0
     features : the features of the curves, or None without curves
     """
 
@@ -137,7 +145,12 @@ class MatrixModel:
 
     @classmethod
     def of(cls, source: Source, inputs: Inputs, *, has_curves: bool = False) -> MatrixModel:
-        """Choose the entries of D that are parameters: all of them if there are up to 150 classes."""
+        """Return a model for the rows of `source`, with curves if `has_curves` is true.
+
+        With up to 150 classes, every entry of D is a parameter. With more, the parameters in a row of D are
+        the diagonal entry and those of the 16 classes with which its class is confused most. The knots of the
+        curves are placed at quantiles of the log-odds of the rows.
+        """
         n_classes = source.n_classes
         features = CurveFeatures.of(source, inputs, inputs.limit) if has_curves else None
         if n_classes <= _MAX_FULL:
@@ -155,12 +168,12 @@ class MatrixModel:
 
     @property
     def n_features(self) -> int:
-        """Number of features of the curve of a class."""
+        """Number of features of each class's curve; 0 without curves."""
         return 0 if self.features is None else sum(self.features.sizes)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the table of the parameters θ: one row per class."""
+        """Shape (K, q) of θ, with one row of q parameters per class."""
         k, m = self.columns.shape
         return k, m + 1 + self.n_features
 
@@ -176,7 +189,7 @@ class MatrixModel:
 
     @property
     def groups(self) -> IntArray:
-        """Group of every parameter, (p,)."""
+        """Group of every parameter, (p,); the groups are the constants from `DIAGONAL` to `FINE`."""
         off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
         others = [BIAS]
         if self.features is not None:
@@ -184,7 +197,7 @@ class MatrixModel:
         return np.hstack([off, np.tile(others, (self.n_classes, 1))]).ravel()
 
     def matrix(self, theta: Float) -> tuple[Float, Float]:
-        """``D`` (K, K) and ``b`` (K,)."""
+        """Matrix D (K, K) and biases b (K,) for the parameters θ."""
         table, m = theta.reshape(self.shape), self.columns.shape[1]
         d = np.zeros((self.n_classes, self.n_classes))
         np.put_along_axis(d, self.columns, table[:, :m], axis=1)
@@ -201,7 +214,11 @@ class MatrixModel:
         return theta.reshape(self.shape)[:, self.columns.shape[1] + 1 :]
 
     def parts(self, theta: Float) -> tuple[Float, Float, Curves | None]:
-        """``D`` (K, K), ``b`` (K,) and the curves, whose weights are those of the unscaled features."""
+        """Matrix D (K, K), biases b (K,) and curves (or None) for the parameters θ.
+
+        The weights of the curves apply to unscaled features. The constants that scaling subtracts from the
+        features are taken into account in b.
+        """
         d, b = self.matrix(theta)
         if self.features is None:
             return d, b, None
@@ -210,14 +227,14 @@ class MatrixModel:
 
     @property
     def block_rows(self) -> int:
-        """Number of rows to process at once."""
+        """Number of rows in a block."""
         k, q = self.shape
         if self.has_hessian:
             return max(1, _HESSIAN_BLOCK // (k * q))
         return max(1, (_BLOCK if k <= _MAX_MATMUL else _SPARSE_BLOCK) // (k * (1 + self.n_features)))
 
     def blocks(self, rows: Rows) -> Iterator[_Block]:
-        """Yield the rows in small blocks."""
+        """Yield the rows in blocks of `block_rows` rows; the last block may be shorter."""
         for start in range(0, len(rows), self.block_rows):
             part = slice(start, start + self.block_rows)
             own, x = self.inputs(rows.z[part])
@@ -241,15 +258,16 @@ class MatrixModel:
         return NewtonProblem(evaluate)
 
     def loss(self, source: Source, theta: Float) -> float:
-        """NLL summed over the rows."""
+        """Weighted sum of the NLL over the rows of `source` for the parameters θ."""
         return float(source.sum_rows(_Loss(self, theta))[0])
 
 
 def prior_precision(n_classes: int, *, has_curves: bool = False) -> Float:
-    """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
+    """Prior precisions of the groups of parameters, (3,) without curves and (6,) with curves.
 
-    These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K. With
-    curves, the precisions of the three groups of their coefficients follow, (6,).
+    The first three are those of the diagonal entries, the off-diagonal entries and the biases: 2K, 2K(K − 1)
+    and 2K, as in structured matrix scaling (Berta et al., 2026). The other three are those of the
+    coefficients of the curves.
     """
     k = float(n_classes)
     curves = [k / 2, k / 2, k / 2 / FINE_PRIOR**2] if has_curves else []
@@ -259,14 +277,17 @@ def prior_precision(n_classes: int, *, has_curves: bool = False) -> Float:
 def apply_matrix(
     z: FloatArray, inputs: Inputs, change: Float, bias: Float, curves: Curves | None = None
 ) -> Float:
-    """``x + D x + b`` in float64, (n, K), where `change` is D, plus the curves if any."""
+    """Calibrated logits ``x + D x + b`` (n, K) in float64, plus the curves if they are given.
+
+    `change` is D and `bias` is b.
+    """
     own, x = inputs(z)
     u = np.asarray(own + x @ change.T + bias)
     return u if curves is None else u + curves(x)
 
 
 class _ManyClasses:
-    """Matrix scaling for many classes, minimised by preconditioned L-BFGS."""
+    """The loss of matrix scaling for many classes, which preconditioned L-BFGS minimises."""
 
     def __init__(self, model: MatrixModel, sum_rows: _SumRows, total: float) -> None:
         self.matrix_model, self.sum_rows, self.total = model, sum_rows, total
@@ -281,7 +302,8 @@ class _ManyClasses:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
         Computing the blocks of the Hessian takes as long as computing many gradients. If no earlier call has
-        computed them, a short search with the diagonal comes first, and they are computed only if it fails.
+        computed the blocks, a short search preconditioned with the diagonal comes first. The blocks are
+        computed only if this search does not converge.
         """
         theta = np.where(np.isfinite(precision), theta, 0.0)
         goal = _Goal(precision, tolerance, negligible)
@@ -300,12 +322,13 @@ class _ManyClasses:
     def _search(
         self, hessian: BlockHessian | DiagonalHessian, theta: Float, goal: _Goal, max_gradients: int
     ) -> _Failure | None:
-        """Run L-BFGS from `theta`; return None if it converges."""
+        """Run L-BFGS from `theta`; return None if it converges, otherwise a description of the failure."""
         penalty = np.where(np.isfinite(goal.precision), goal.precision, 0.0)
-        # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
+        # Parameters without curvature, such as those of a class that is always masked, have no effect and
+        # stay 0.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
-        decrease = np.inf  # possible decrease of the mean loss, divided by max(1, mean loss)
+        decrease = np.inf  # estimated remaining decrease of the mean loss, divided by max(1, mean loss)
 
         def value(v: Float) -> tuple[float, Float]:
             nonlocal decrease
@@ -323,25 +346,31 @@ class _ManyClasses:
         limits = {"maxiter": max_gradients, "maxfun": max_gradients}
         options = limits | {"maxcor": 20, "ftol": goal.tolerance, "gtol": 0.0}
         solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
-        value(solution.x)  # sets the stored results; those of the last evaluation may be of a rejected step
+        value(solution.x)  # stores the results at the solution; the last evaluation may be of a rejected step
         if solution.success or self._loss <= goal.negligible or decrease <= _CONVERGED:
             return None
         return _Failure(decrease, str(solution.message))
 
     def model(self) -> QuadraticModel:
-        """Return a model around the last minimiser that ignores second derivatives between classes."""
+        """Return a quadratic model of the loss around the last minimiser.
+
+        The model ignores second derivatives with respect to parameters of different classes.
+        """
         hessian = self._hessian_near(self._theta, _MAX_CHANGE)
         return QuadraticModel(self._theta, self._gradient, hessian, _STEADY)
 
     def _evaluate(self, theta: Float) -> tuple[float, Float]:
-        """Loss and gradient (p,) at `theta`, reused if the last evaluation was there."""
+        """Loss and gradient (p,) at `theta`; the last results are reused if they are for the same `theta`."""
         if not np.array_equal(theta, self._theta):
             loss, gradient = self.sum_rows(_Gradient(self.matrix_model, theta))
             self._theta, self._loss, self._gradient = theta, float(loss), gradient.ravel()
         return self._loss, self._gradient
 
     def _hessian_near(self, theta: Float, max_change: float) -> BlockHessian:
-        """Return the Hessian at `theta`, or one from a point where the loss was nearly the same."""
+        """Return the Hessian blocks at `theta`, or the last ones if the loss has hardly changed since then.
+
+        The last blocks are reused if the relative change of the loss is at most `max_change`.
+        """
         loss, _ = self._evaluate(theta)
         if self._hessian is None or abs(loss - self._loss_of_hessian) > max_change * loss:
             self._hessian = BlockHessian(self.sum_rows(_BlockSums(self.matrix_model, theta))[0])
@@ -351,7 +380,7 @@ class _ManyClasses:
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """Penalties (p,), and when a search ends; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
+    """Penalties (p,) and stopping rules; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
 
     precision: Float
     tolerance: float
@@ -360,7 +389,10 @@ class _Goal:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a search ended early, and the relative decrease of the mean loss that was still possible."""
+    """A search that ended early: how much the loss could still decrease, and the solver's message.
+
+    `decrease` is the estimated decrease of the mean loss, divided by ``max(1, mean loss)``.
+    """
 
     decrease: float
     message: str
@@ -376,7 +408,7 @@ class _Block:
     Attributes
     ----------
     y, w : (n,) labels and weights
-    own, x : (K, n) x with masks, and without; often the same array
+    own, x : (K, n) x with masks and x without masks, as `Inputs` returns them; often the same array
     labels : what is known about the true classes if `y` does not state them, otherwise None
     curves : (K, f, n) scaled features of the curves, or None without curves
     """
@@ -396,9 +428,10 @@ class _Block:
     def information(self, row: _Predictions) -> Float:
         """Fisher information of every row about the logit of every class, (K, n).
 
-        For certain and soft labels, it is the curvature of the loss. The curvature of noisy labels can be
-        negative. Its expectation ``Var(q)`` over the labels that the model expects cannot: with
-        ``q_i = p_i T_ij / π_j`` and ``π = p T``, it is ``p_i² (Σ_j T_ij² / π_j − 1)``.
+        For certain and soft labels, this is the curvature ``p (1 − p)`` of the loss. For noisy labels, it is
+        the expected curvature, because the actual curvature can be negative. The expectation is over the
+        observed labels j, which have the probabilities ``π = p T``. For class i, it is
+        ``p_i² (Σ_j T_ij² / π_j − 1)``, the variance of the posterior probability ``p_i T_ij / π_j``.
         """
         if isinstance(self.labels, NoisyLabels):
             t, p = self.labels.transition, row.p
@@ -408,7 +441,7 @@ class _Block:
         return np.asarray(row.p * (1 - row.p))
 
     def residual(self, p: Float, q: Float | None) -> Float:
-        """``w (p − q)``, (K, n), computed in the array `p`."""
+        """``w (p − q)``, (K, n), which overwrites `p`. If `q` is None, the one-hot labels are used as q."""
         p *= self.w
         if q is None:
             p[self.label_entries] -= self.w
@@ -423,14 +456,17 @@ class _Block:
 
     @property
     def inputs(self) -> Float:
-        """Inputs of the parameters of each class, (K, q, n), or (1, K + 1, n) if the classes share them."""
+        """Inputs of the parameters of each class, if D is full: x, ones for the bias, features of the curve.
+
+        The shape is (K, q, n), or (1, K + 1, n) without curves, since all classes then have the same inputs.
+        """
         if self.curves is None:
             return self.with_one[None]
         shared = np.broadcast_to(self.with_one, (len(self.x), len(self.x) + 1, len(self.y)))
         return np.concatenate([shared, self.curves], axis=1)
 
     def squared(self) -> _Block:
-        """Return a block with squared inputs."""
+        """Return a copy of this block in which x and the features of the curves are squared."""
         return replace(self, x=self.x**2, curves=None if self.curves is None else self.curves**2)
 
 
@@ -442,7 +478,7 @@ class _Predictions:
     ----------
     p : (K, n) probabilities
     nll : (n,) NLL
-    q : (K, n) probabilities of the true classes, or None if the labels of the block state them
+    q : (K, n) probabilities of the true classes given the soft or noisy labels, or None for certain labels
     """
 
     p: Float
@@ -452,7 +488,7 @@ class _Predictions:
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """A statistic of rows that depends on the parameters θ (p,)."""
+    """A sum over rows that depends on the parameters θ (p,)."""
 
     model: MatrixModel
     theta: Float
@@ -481,7 +517,7 @@ class _Statistic:
         return totals
 
     def mover(self) -> Callable[[_Block], Float]:
-        """Return a function that computes ``D x + b``, (K, n), plus the curves if any."""
+        """Return a function that computes ``D x + b`` (K, n) of a block, plus the curves if any."""
         if self.model.n_classes <= _MAX_MATMUL:
             change, bias = self.model.matrix(self.theta)
         else:
@@ -495,15 +531,15 @@ class _Statistic:
         return move
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        """Return the sums over no rows."""
+        """Return arrays of zeros, to which the rows are added."""
         raise NotImplementedError
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
-        """Add the rows of a block; the probabilities may be overwritten."""
+        """Add the rows of a block to `totals`; the arrays in `row` may be overwritten."""
         raise NotImplementedError
 
     def collect(self, block: _Block, residual: Float) -> Float:
-        """``Σ_i residual_ki · (x_i[columns[k]], 1, curves_ki)`` for every class k, (K, q)."""
+        """``Σ_i residual_ki · (x_i[columns[k]], 1, curves_ki)`` over rows i for every class k, (K, q)."""
         columns, x = self.model.columns, block.x
         m = columns.shape[1]
         out = np.empty(self.model.shape)
@@ -543,9 +579,10 @@ class _Gradient(_Statistic):
 
 
 class _Sums(_Statistic):
-    """Loss, gradient (K, q) and full Hessian (p, p), for few classes.
+    """Loss, gradient (K, q) and full Hessian as two matrices (p, p), for few classes.
 
-    The fourth sum is the Hessian of the pull of noisy labels (see `label_models`), zero for other labels.
+    The Hessian of the loss is the first matrix minus the second. The second is the Hessian of the pull of
+    noisy labels (see `label_models`); it is zero for other labels.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
@@ -564,7 +601,7 @@ class _Sums(_Statistic):
 
 
 class _Diagonal(_Statistic):
-    """Diagonal of the Hessian, (K, q)."""
+    """Diagonal of the Hessian, (K, q); for noisy labels, an upper bound, since the pull is ignored."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros(self.model.shape),)
@@ -576,7 +613,8 @@ class _Diagonal(_Statistic):
 class _BlockSums(_Statistic):
     """Diagonal blocks of the Hessian, one per class, (K, q, q).
 
-    For each class, rows whose curvature is far below the mean of the block are left out.
+    For noisy labels, the expected Hessian is used. To save time, each class leaves out the rows whose
+    curvature is far below the mean of the rows that are processed together.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
@@ -588,7 +626,7 @@ class _BlockSums(_Statistic):
         by_row = np.ascontiguousarray(with_one.T)
         curvature = block.w * block.information(row)
         threshold = _NEGLIGIBLE * curvature.mean(axis=1)
-        root, constant = np.sqrt(curvature), self.model.n_classes  # position of the row of ones in `with_one`
+        root, constant = np.sqrt(curvature), self.model.n_classes  # `with_one[constant]` is the row of ones
         for i, columns in enumerate(self.model.columns):
             index = np.flatnonzero(curvature[i] > threshold[i])
             if self.model.is_full:
@@ -602,7 +640,7 @@ class _BlockSums(_Statistic):
 
 
 class _Confusion(_Statistic):
-    """``Σ_i w_i p_ik p_ij``, (K, K), which is large if the classes k and j are often confused."""
+    """``Σ_i w_i p_ik p_ij`` over rows i, (K, K), which is large if classes k and j are often confused."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros((self.model.n_classes,) * 2),)
@@ -611,14 +649,14 @@ class _Confusion(_Statistic):
         totals[0][...] += (row.p * block.w) @ row.p.T
 
 
-# Function that sums a statistic over all rows
+# Function that sums a statistic over the rows of a source
 _SumRows = Callable[[_Statistic], tuple[NDArray[Any], ...]]
 
 
 def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
     """Return a function that sums statistics over the rows of `source`.
 
-    If the rows are in memory and not too many, x and the curve features are computed only once.
+    If the rows are in memory and few enough, x and the curve features are computed once and stored.
     """
     try:
         rows, ids = source.in_memory("stored inputs").gathered()
@@ -643,10 +681,10 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
 
 
 def _add_hessian(hessian: Float, inputs: Float, p: Float, w: Float) -> None:
-    """Add ``Σ_i w (diag(p) − p pᵀ)_kl v_k v_lᵀ`` to each block (k, l) of `hessian` (K q, K q).
+    """Add ``Σ_i w_i (diag(p_i) − p_i p_iᵀ)_kl v_ik v_ilᵀ`` to each block (k, l) of `hessian` (K q, K q).
 
-    The sum is over rows i, and v_k (q,) are the `inputs` of class k in row i. The shape of `inputs` is
-    (K, q, n), or (1, q, n) if the classes share their inputs.
+    The sum is over rows i, and v_ik (q,) are the `inputs` of class k in row i. The shape of `inputs` is
+    (K, q, n), or (1, q, n) if all classes have the same inputs.
     """
     (k, n), q = p.shape, inputs.shape[1]
     products = (p * np.sqrt(w))[:, None, :] * inputs

@@ -1,11 +1,14 @@
-"""Fits of one or two parameters to noisy labels, without a bias towards the classes with little noise.
+"""Fits of one or two parameters to noisy labels, with a correction of the bias towards the cleaner classes.
 
-One temperature cannot suit all classes. Fitted to clean labels, it is the best compromise between all rows.
-The maximum of the likelihood of noisy labels is another compromise: labels of classes with much noise contain
-little information, so these classes have little influence. An unbiased estimate of the loss of the true
-labels exists: the one-hot vector of the label is replaced by the row of T⁻¹ that belongs to the observed
-label. Its minimiser tends to the best compromise for all rows, but has a larger variance, sometimes much
-larger. `combine` uses as much of it as the rows justify.
+One temperature cannot suit all classes. Fitted to clean labels, it is the best compromise for all rows. The
+maximum of the likelihood of noisy labels is a different compromise: the labels of very noisy classes contain
+little information, so these classes have little influence.
+
+The loss of the true labels has an unbiased estimate. Let ``T[j, y]`` be the probability of the observed label
+y given the true class j. The estimate replaces the one-hot vector of the observed label y with row y of T⁻¹.
+Its minimiser converges to the best compromise for all rows, but it has a larger variance than the maximum of
+the likelihood, sometimes a much larger one. `combine` therefore mixes the two, with weights that depend on
+how clearly they differ.
 
 References
 ----------
@@ -24,12 +27,13 @@ from hetcal._typing import Float
 
 __all__ = ["Combination", "Estimate", "combine"]
 
-_THRESHOLD = 2.0  # as in Akaike's criterion: the variance that a difference must exceed to count as a bias
+# A squared difference of at most this many variances does not count as a bias, as in Akaike's criterion.
+_THRESHOLD = 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Parameters that minimise a sum of losses.
+    """Parameters that minimise a sum of losses over n rows.
 
     Attributes
     ----------
@@ -43,7 +47,7 @@ class Estimate:
     hessian: Float
 
     def influence(self) -> Float:
-        """Change of `theta` caused by every row, to first order, (n, p)."""
+        """Change of `theta` that each row causes, to first order, (n, p)."""
         return np.asarray(-np.linalg.solve(self.hessian, self.slopes.T).T)
 
 
@@ -54,7 +58,8 @@ class Combination:
     Attributes
     ----------
     theta : (p,) parameters
-    squared_error : (p, p) their covariance, plus the square of the estimated bias that remains
+    squared_error : (p, p) covariance of `theta`, plus an estimate of the squared bias that remains
+        The squared bias is the outer product of the bias with itself.
     likelihood_weight : weight of the maximum of the likelihood, from 0 to 1
     """
 
@@ -66,11 +71,14 @@ class Combination:
 def combine(likelihood: Estimate, unbiased: Estimate) -> Combination:
     """Combine the maximum of the likelihood with the minimiser of the unbiased loss.
 
-    The maximum of the likelihood has the smaller variance, the other one no bias. The distance d between them
-    estimates the bias, with a variance V that follows from the influence of every row on both. With the
-    weight ``V / (bias² + V)`` for the maximum of the likelihood, the mean squared error is smallest. The
-    weight here is ``min(1, 2 V / d²)``, so a distance that is not clearly larger than its standard error
-    counts as no bias. Distances are measured by the loss of the true labels.
+    The maximum of the likelihood has the smaller variance, and the minimiser of the unbiased loss has the
+    smaller bias. Their distance d estimates the bias of the maximum of the likelihood. The variance V of this
+    estimate follows from the influence of every row on both. Distances are measured with the Hessian of the
+    unbiased loss.
+
+    If the maximum of the likelihood has the weight ``V / (bias² + V)``, the mean squared error is smallest.
+    The weight used here is ``min(1, 2 V / d²)``: unless d² exceeds 2 V, the difference does not count as a
+    bias, and the result is the maximum of the likelihood.
     """
     step = unbiased.theta - likelihood.theta
     efficient, robust = likelihood.influence(), unbiased.influence()

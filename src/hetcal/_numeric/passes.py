@@ -1,9 +1,9 @@
-"""Passes over the logits, each of which computes several results at once.
+"""Passes over the logits: losses and their derivatives, probabilities and log-odds of many rows.
 
-Everything is computed from ``d = z − max(z)`` of each row. Since ``d ≤ 0``, exponentials never overflow.
-Computations use the dtype of the logits, and sums over rows use float64. numpy processes the rows in chunks
-that stay in the cache. For large arrays, `slope_pass` and `tempered_nll` use numba instead (see
-`acceleration`).
+Losses and probabilities are computed from ``d = z − max(z)`` of each row. Since ``d ≤ 0``, exponentials do
+not overflow. They are computed in the dtype of the logits, whereas sums over rows use float64. Most functions
+process the rows in chunks that are small enough to stay in the cache. For large arrays, `slope_pass` and
+`tempered_nll` use numba instead of numpy if it is available (see `acceleration`) and the labels are not soft.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 ]
 
 
-_CHUNK = 1 << 18  # logits per chunk: large enough for threads, small enough for the caches
+_CHUNK = 1 << 18  # logits per chunk: enough to occupy a thread, few enough to stay in the cache
 _MIN_CHUNKS = 4  # with fewer chunks, starting threads costs more than it saves
-_COUNT_ROWS = 1 << 20  # rows whose slices are counted at once
+_COUNT_ROWS = 1 << 20  # number of rows that `count_slices` processes at once
 
 
 def slope_pass(
@@ -50,7 +50,9 @@ def slope_pass(
     """First three derivatives in α of the NLL of ``softmax(α z)``, summed over each active slice.
 
     With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and
-    ``Σ w E_p[(d − E_p[d])³]``.
+    ``Σ w E_p[(d − E_p[d])³]`` for certain labels y. For soft and noisy labels, the first derivative of the
+    pull (see `label_models`) replaces d_y. The second and third derivatives of the pull are subtracted from
+    the other two terms.
 
     Parameters
     ----------
@@ -87,7 +89,7 @@ def _slope_chunks(
 ) -> tuple[Float, Float, Float]:
     n_slices, w, labels = len(alpha), rows.given_weight, rows.label_model
     d_true = rows.d_true
-    rows.below_top(slice(0))  # computes and caches z − max z once, before the threads start
+    rows.below_top(slice(0))  # for small arrays, caches z − max z before the threads start
 
     def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]
@@ -113,7 +115,9 @@ def nll_pass(
     """NLL of ``softmax(α z)`` and its first and second derivatives in α, summed over each slice.
 
     With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``L = Σ w (log Σ_j e^{α d_j} − α d_y)``,
-    ``L' = Σ w (E_p[d] − d_y)`` and ``L'' = Σ w Var_p[d]``.
+    ``L' = Σ w (E_p[d] − d_y)`` and ``L'' = Σ w Var_p[d]`` for certain labels y. For soft and noisy labels,
+    the pull (see `label_models`) replaces ``α d_y``, its first derivative replaces d_y, and its second
+    derivative is subtracted from ``Var_p[d]``.
 
     Parameters
     ----------
@@ -141,9 +145,9 @@ def nll_pass(
 
 
 def row_slopes(rows: Rows, alpha: float) -> tuple[Float, Float]:
-    """First and second derivative in α of the NLL of every row under ``softmax(α z)``, (n,) each."""
+    """First two derivatives in α of the unweighted NLL of every row under ``softmax(α z)``, (n,) each."""
     out = np.empty((2, len(rows)))
-    rows.below_top(slice(0))  # caches z − max z before the threads start
+    rows.below_top(slice(0))  # for small arrays, caches z − max z before the threads start
 
     def compute(part: slice) -> None:
         d = rows.below_top(part)
@@ -157,7 +161,7 @@ def row_slopes(rows: Rows, alpha: float) -> tuple[Float, Float]:
 
 
 def tempered_nll(rows: Rows, alpha: Float) -> Float:
-    """NLL of every row under ``softmax(α_i z_i)``, (n,)."""
+    """Unweighted NLL of every row i under ``softmax(α_i z_i)``, (n,)."""
     out = np.empty(len(rows))
     kernels = compiled_for(rows.z.size)
     if kernels is None or isinstance(rows.label_model, SoftLabels):
@@ -176,7 +180,7 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
 def _pulls(
     rows: Rows, part: slice | IntArray, d: FloatArray, alpha: Float
 ) -> tuple[Float, Float, Float | float]:
-    """Value of the function ``pull`` of `label_models` for each row, and its first two derivatives in α."""
+    """``pull(α d)`` of each row (see `label_models`), and its first two derivatives in α."""
     if rows.label_model is None:
         return alpha * rows.d_true[part], rows.d_true[part], 0.0
     pull, slope, curvature, _ = rows.label_model.take(part).moments(d, alpha)
@@ -184,12 +188,15 @@ def _pulls(
 
 
 def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
-    """Sum of the values of every slice, (S,) float64."""
+    """Sum of the values of every slice, in float64.
+
+    The shape is (S,), where S is `n_slices`. If `ids` contains numbers of S or more, their sums follow.
+    """
     return np.asarray(np.bincount(ids, values, n_slices), np.float64)
 
 
 def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
-    """Number of rows in each of the slices 0, …, S − 1; larger ids are ignored.
+    """Number of rows in each slice, (S,), where S is `n_slices`; ids of S or more are ignored.
 
     Counting in chunks avoids an int64 copy of all `ids`.
     """
@@ -200,7 +207,7 @@ def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
 
 
 def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
-    """Whether each of the rows `index` is flat: all its logits are equal, so α has no effect on it."""
+    """For each row in `index`, whether all its logits are equal, so that α has no effect on it."""
     out = np.empty(len(index), bool)
     step = _step(rows.z)
     for start in range(0, len(index), step):
@@ -210,7 +217,7 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
 
 
 def gap_sums(rows: Rows) -> tuple[Float, Float]:
-    """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
+    """Sums of ``weight`` and of ``weight · (confidence − correctness)`` by predicted class, (K,) each."""
     margin, guess = top_margin(rows.z, rows.guess)
     gap = rows.weight * (expit(margin) - rows.correctness)
     n_classes = rows.z.shape[1]
@@ -218,7 +225,7 @@ def gap_sums(rows: Rows) -> tuple[Float, Float]:
 
 
 def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) -> FloatArray:
-    """``softmax(α_i z_i)`` of every row, in the dtype of `z`, with the decision preserved.
+    """``softmax(α_i z_i)`` of every row i, in the dtype of `z`; every row keeps its argmax.
 
     `guess` is the argmax of every row; if None, it is computed.
     """
@@ -241,9 +248,10 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and the class.
+    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class (n,), and this class (n,).
 
-    `guess` is the argmax of every row; if None, it is computed.
+    The log-odds are accurate even if p̂ rounds to 1. `guess` is the argmax of every row; if None, it is
+    computed.
     """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
@@ -258,7 +266,10 @@ def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, Co
 
 
 def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray:
-    """Standard errors (n, K) of ``p = softmax(α z)``: ``|∂p/∂α|`` times the standard errors of α (n,)."""
+    """Standard errors (n, K) of the probabilities ``p = softmax(α z)``, at most 1.
+
+    They are ``|∂p/∂α|`` times `error` (n,), the standard error of α for each row.
+    """
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
@@ -269,13 +280,18 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
 def spread(
     z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
 ) -> FloatArray:
-    """Probabilities with given confidences; the other classes share the rest as in the softmax if possible.
+    """Probabilities (n, K) in which the predicted class has a given confidence and the argmax is preserved.
 
-    The argmax is preserved. By default, a confidence below ``1/K`` is raised to ``1/K``. If another class
-    would still overtake the predicted one, the other classes are mixed with just enough of the uniform
-    distribution to prevent it. With ``pool=True``, the predicted class and the classes that would overtake it
-    receive equal probabilities instead. This is the nearest distribution in KL divergence that preserves the
-    argmax. `guess` is the argmax of every row; if None, it is computed.
+    The other classes share the remaining probability in the same proportions as in the softmax, unless one of
+    them would then overtake the predicted class.
+
+    By default, a confidence below ``1/K`` is raised to ``1/K``. If another class would still overtake the
+    predicted class, the shares of the other classes are mixed with just enough of a uniform distribution to
+    prevent this. With ``pool=True``, the predicted class and as many of the most probable other classes as
+    necessary receive their mean probability instead. Among the distributions p that preserve the argmax, the
+    result then minimises ``KL(q ‖ p)``, where q are the probabilities without this correction.
+
+    `confidence` has shape (n,). `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
@@ -300,7 +316,7 @@ def spread(
 
 
 def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Apply `keep_decision`; for short rows, whose argmax is slow, only if there is a tie."""
+    """Apply `keep_decision`. For short rows, whose argmax is slow, first check whether there are any ties."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -308,7 +324,7 @@ def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
-    """Per row: Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
+    """``Σ e^{αd}``, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of each row, with ``p = softmax(αd)``."""
     e, total = _exponentials(d, alpha)
     ones = np.ones(d.shape[1], d.dtype)
     mean, square, cube = (np.multiply(e, d, out=e) @ ones / total for _ in range(3))
@@ -321,20 +337,20 @@ def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
     """``e^{αd}`` and its sum along each row."""
     e = _temper(d, alpha)
     np.exp(e, out=e)
-    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # a product is the fastest sum
+    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # faster than sum()
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
-    """``αd`` row by row; overflow gives −inf, whose exponential is correctly 0."""
+    """``α_i d_i`` of each row i; overflow gives −inf, whose exponential is correctly 0."""
     a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
     with np.errstate(over="ignore"):
         return np.multiply(d, a[:, None], out=out)
 
 
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
-    """``z_2 − z_1`` of the two largest logits z_1 ≥ z_2, and ``e^{z − z_2}``.
+    """Return ``z_2 − z_1`` and ``e^{z − z_2}`` of each row, where z_1 ≥ z_2 are its two largest logits.
 
-    The exponential of the predicted class is set to 0.
+    In the second result, the entry of the predicted class is set to 0.
     """
     d = below_top(z, top)
     d[np.arange(len(d)), guess] = -np.inf

@@ -18,14 +18,15 @@ from hetcal._warnings import quiet
 __all__ = ["fit_platt"]
 
 _POSITIVE = 100.0  # added to the mean unbiased loss, since the solver expects positive losses
-_STATIONARY = 1e-6  # largest mean slope at a minimum
-_CURVED = 1e-10  # smallest ratio of the eigenvalues of the Hessian at a minimum
+_STATIONARY = 1e-6  # at a minimum, the mean slope must be at most this
+_CURVED = 1e-10  # at a minimum, the smaller eigenvalue of the Hessian must exceed this times the larger one
 
 
 def fit_platt(source: Source) -> tuple[Float, float]:
-    """Slope and intercept (2,) fitted to all rows, and the summed loss of the maximum of the likelihood.
+    """Fit slope and intercept (2,) to all rows; return them and the minimum of the summed loss.
 
-    For noisy labels, the maximum of the likelihood is corrected for its bias; see `noise_bias`.
+    For noisy labels, the maximum of the likelihood is corrected for its bias (see `noise_bias`). The returned
+    loss is that before the correction.
     """
     family = PlattFamily()
     evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
@@ -39,7 +40,8 @@ def fit_platt(source: Source) -> tuple[Float, float]:
 def _reduce_bias(source: Source, likely: Float) -> Float:
     """Combine the maximum of the likelihood `likely` (2,) with the minimiser of the unbiased loss.
 
-    If one of the two does not exist, the other one is returned.
+    If the unbiased loss has no minimum, `likely` is returned. If it has one but `likely` is not a minimum of
+    its own loss, the minimiser of the unbiased loss is returned.
     """
     rows = source.in_memory("noisy labels").rows_in_slices()
     if not isinstance(rows.label_model, NoisyLabels):
@@ -55,7 +57,7 @@ def _reduce_bias(source: Source, likely: Float) -> Float:
         return loss + _POSITIVE * rows.total_weight, gradient, hessian
 
     start = PlattFamily().start(source.n_classes) if likelihood is None else likely
-    with quiet(RuntimeWarning):  # there may be no minimum
+    with quiet(RuntimeWarning):  # the solver warns if it finds no minimum
         theta, _ = minimise_pooled(evaluate_positive, np.array([rows.total_weight]), start)
     unbiased = _estimate(rows, share, theta)
     if unbiased is None:
@@ -68,7 +70,7 @@ def _evaluator(rows: Rows) -> EvaluateVector:
 
 
 def _estimate(rows: Rows, known: Correctness, theta: Float) -> Estimate | None:
-    """Derivatives at the minimiser `theta`, or None if it is not a minimum."""
+    """Return `theta` with the derivatives of the loss there, or None if `theta` is not a minimum."""
     x = np.minimum(top_margin(rows.z, rows.guess)[0], MAX_LOG_ODDS)
     u = theta[0] * x + theta[1]
     p, pulled = expit(u), known.pull(u)[1]

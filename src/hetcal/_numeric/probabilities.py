@@ -1,4 +1,4 @@
-"""Softmax, decisions and logarithms of probabilities."""
+"""Softmax, predicted classes, logarithms of probabilities, and normalisation of weights and logits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ __all__ = [
     "top_label",
 ]
 
-# Zeros are replaced with at least this probability, which a float32 model can represent accurately
+# Smallest replacement for a probability of 0: the smallest normal float32, which a float32 model represents
+# accurately
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 17  # logits processed at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
-FAR = 100.0  # in the mean of a row, no logit counts as further below the maximum than this
+FAR = 100.0  # in the mean of a row, logits further below the maximum than this count as this far below it
 
 
 def normalise_weights(w: Float) -> Float:
-    """Weights scaled to sum to the effective sample size ``(Σw)² / Σw²``; a common factor has no effect.
+    """Weights scaled so that they sum to the effective sample size ``(Σw)² / Σw²``.
+
+    The result does not change if all weights are multiplied by the same number.
 
     Examples
     --------
@@ -49,11 +52,11 @@ def softmax(z: FloatArray) -> FloatArray:
 
 
 def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Largest entry of every row, at most 1, and its column; ties go to the lowest index."""
+    """Largest entry of every row, clipped to at most 1, and its column; ties go to the lowest index."""
     if p.shape[1] > 15:
         guess = p.argmax(axis=1).astype(np.int64, copy=False)
         return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess
-    # argmax is slow for short rows: compare columns of many rows at once instead.
+    # numpy's argmax is slow for short rows, so the columns of many rows are compared at once instead.
     top, guess, step = np.empty(len(p), p.dtype), np.empty(len(p), np.int64), (1 << 18) // p.shape[1]
     for rows in (slice(start, start + step) for start in range(0, len(p), step)):
         columns = np.ascontiguousarray(p[rows].T)
@@ -69,8 +72,9 @@ def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
 def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
     """Make `guess` the argmax of every row of `p`, in place, by breaking ties caused by rounding.
 
-    Different logits can give equal probabilities (a difference of 1e-20 is lost in the exponential), and the
-    argmax would then be the first of the tied columns. To break the tie, `guess` gets the next larger number.
+    Different logits can give equal probabilities, because a difference of 1e-20 is lost in the exponential.
+    The argmax would then be the first of the tied columns. To break the tie, the entry of `guess` is set to
+    the next floating-point number above the largest entry of the row.
     """
     rows = np.flatnonzero(p.argmax(axis=1) != guess)
     if rows.size:
@@ -79,9 +83,10 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def centre(z: FloatArray) -> FloatArray:
-    """Subtract the mean of each row from its logits.
+    """Return the logits minus the mean of each row.
 
-    Logits below ``max z − FAR``, such as those of masked classes, count as ``max z − FAR`` in the mean.
+    Logits more than 100 below the maximum of their row, such as those of masked classes, count as 100 below
+    it in the mean.
     """
     out, step = np.empty_like(z), max(1, _BLOCK // z.shape[1])
 
@@ -97,20 +102,21 @@ def centre(z: FloatArray) -> FloatArray:
 
 
 def probability_floor(p: FloatArray) -> float:
-    """Replacement for exact zeros: half of the smallest positive probability.
+    """Replacement for probabilities of exactly 0: half of the smallest positive probability.
 
-    For a random forest this is typically half a vote, for rounded numbers half a unit in the last digit. The
-    result is at most 1/(2K), so that decisions are preserved, and at least the smallest normal float32.
+    For a random forest, this is typically half a vote. For rounded probabilities, it is typically half a unit
+    in the last digit. The result is at most 1/(2K), so that decisions are preserved, and at least the
+    smallest normal float32.
     """
     least = float(p.min(initial=1.0, where=p > 0))
     return float(np.clip(least / 2, LEAST_FLOOR, 1 / (2 * p.shape[1])))
 
 
 def log_probs(p: FloatArray, floor: float | None = None) -> FloatArray:
-    """Logarithm of validated probabilities, which are raised to at least `floor`.
+    """Logarithm of validated probabilities, where probabilities below `floor` are raised to `floor`.
 
-    The decision is preserved. If `floor` is None, as for a calibrator that was fitted on logits, the smallest
-    normal float32 is used.
+    The argmax of every row is preserved. If `floor` is None, as for a calibrator that was fitted on logits,
+    the smallest normal float32 is used.
     """
     least = p.dtype.type(LEAST_FLOOR if floor is None else floor)
     return keep_decision(np.log(np.maximum(p, least)), p.argmax(axis=1))

@@ -10,7 +10,10 @@ __all__ = ["level", "pool"]
 
 
 def level(share: Float, c: Float, n_classes: int) -> Float:
-    """Mix the shares of the other classes with the uniform distribution until ``(1 − c) max(share) ≤ c``.
+    """Make the shares of the other classes just uniform enough that none overtakes the predicted class.
+
+    The shares are mixed with the uniform distribution over the other classes until ``(1 − c) max(share) ≤ c``
+    holds up to rounding. Rows that already satisfy this condition are unchanged.
 
     Parameters
     ----------
@@ -20,7 +23,7 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
     Returns
     -------
-    (n, K) shares of the other classes; the entries of the predicted class are meaningless
+    (n, K) new shares of the other classes; the entries of the predicted class are meaningless
     """
     largest = share.max(axis=1)
     odds = np.divide(c, 1 - c, out=np.full_like(c, np.inf), where=c < 1)
@@ -34,16 +37,20 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Average the predicted class with as many of the largest others as needed so that none overtakes it.
+    """Average the predicted class with as many of the most probable other classes as necessary.
 
-    With the other probabilities in descending order q_1 ≥ q_2 ≥ …, the new confidence is the maximum over
-    m = 0, 1, … of the mean of c, q_1, …, q_m. It is returned, (n,), and larger entries of `others` are
-    lowered to it in place.
+    No class then overtakes the predicted one. Let q_1 ≥ q_2 ≥ … be the probabilities of the other classes in
+    descending order. The new confidence is the maximum over m = 0, 1, … of the mean of c, q_1, …, q_m.
 
     Parameters
     ----------
     others : (n, K) probabilities of the other classes, zero for the predicted one
+        Entries above the new confidence are lowered to it in place.
     c : (n,) confidence in the predicted class
+
+    Returns
+    -------
+    (n,) new confidence in the predicted class
     """
     over = np.flatnonzero(others.max(axis=1) > c)
     if not over.size:

@@ -27,26 +27,27 @@ __all__ = [
     "prepare",
 ]
 
-# Logits of larger absolute value, which usually mask a class, are clipped to this where they could overflow
+# Logits of larger absolute value usually mask a class. They are clipped to this where products with them
+# could overflow.
 MAX_LOGIT = 1e30
 FARTHEST = -MAX_LOGIT  # lower limit of d = z − max z, so that α d stays finite in float32 for α up to 1e8
 MIN_EXPONENT = -120.0  # smaller x in 2^x are raised to this, since 2^-120 is negligible compared with 1
 _BLOCK = 1 << 20  # elements of a float64 block: 8 MiB
-NARROW = 64  # with fewer classes, compiled passes work on several rows at once
+NARROW = 64  # rows with fewer classes are short: compiled passes process several of them at once
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Logits, labels, predicted classes and weights, stored in few bytes per row.
+    """Logits, labels, predicted classes and weights, stored compactly.
 
     Attributes
     ----------
-    z : (n, K) float32 or float64
-    y : (n,) labels, in the smallest integer type that holds K
-    guess : (n,) argmax of each row, in the same type; ties go to the lowest index
-    given_weight : (n,) float64, or None if every row has weight 1
-    label_model : what is known about the true classes if `y` does not state them, otherwise None
-        `y` are then the observed labels, or the most likely classes of soft labels.
+    z : (n, K) logits, float32 or float64
+    y : (n,) labels, in the smallest unsigned integer type that holds K
+    guess : (n,) argmax of each row of logits, in the same type as `y`; ties go to the lowest index
+    given_weight : (n,) weights, float64, or None if every row has weight 1
+    label_model : model of soft or noisy labels, or None if `y` contains the true classes
+        With a model, `y` contains the observed labels, or the most likely classes of soft labels.
     """
 
     z: FloatArray
@@ -60,19 +61,19 @@ class Rows:
 
     @cached_property
     def top(self) -> FloatArray:
-        """Row maxima, (n,)."""
+        """Largest logit of each row, (n,)."""
         return np.asarray(self.z[np.arange(len(self.z)), self.guess])
 
     @cached_property
     def d_true(self) -> Float:
-        """``z_y − max z``: the logit of the label minus that of the predicted class, (n,)."""
+        """``z_y − max z``, (n,): the logit of the label `y` minus the largest logit of the row."""
         with np.errstate(over="ignore"):
             below = self.z[np.arange(len(self.z)), self.y].astype(np.float64) - self.top
         return np.asarray(np.maximum(below, FARTHEST))
 
     @cached_property
     def d_unbiased(self) -> Float:
-        """Numbers (n,) whose expectation is `d_true` for the true classes of the rows; see `unbiased`."""
+        """Unbiased estimates (n,) of the logit of the true class minus the largest logit; see `unbiased`."""
         if self.label_model is None:
             return self.d_true
         out, step = np.empty(len(self.z)), max(1, _BLOCK // self.z.shape[1])
@@ -89,15 +90,15 @@ class Rows:
 
     @cached_property
     def correctness(self) -> NDArray[Any]:
-        """Numbers (n,) whose expectation is the probability that the prediction is correct.
+        """Unbiased estimates (n,) of whether the prediction is correct (1) or not (0).
 
-        Without a label model, they are `right`. With noisy labels, they may lie outside [0, 1].
+        Without a label model, they are equal to `right`. With noisy labels, they may lie outside [0, 1].
         """
         return self.right if self.label_model is None else self.unbiased[np.arange(len(self)), self.guess]
 
     @cached_property
     def unbiased(self) -> Float:
-        """Numbers (n, K) whose expectation is 1 for the true class and 0 for the other classes."""
+        """Unbiased estimates (n, K) of the one-hot vectors of the true classes."""
         if self.label_model is not None:
             return self.label_model.unbiased()
         return np.asarray(np.eye(self.z.shape[1])[self.y])
@@ -123,7 +124,7 @@ class Rows:
         return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
 
     def below_top(self, part: IntArray | slice) -> FloatArray:
-        """``z − max z`` of the rows `part`; do not modify the result, which is cached for small arrays."""
+        """``z − max z`` of the rows `part`. Do not modify the result: for small arrays, it may be cached."""
         if self.z.size < LARGE:
             return self._below[part]
         return below_top(self.z[part], self.top[part])
@@ -139,12 +140,12 @@ class Rows:
         return Rows(self.z[index], self.y[index], self.guess[index], w, model)
 
     def with_logits(self, z: FloatArray) -> Rows:
-        """Return rows with the same labels and weights, and other logits."""
+        """Return rows with the logits `z` and with the labels and weights of these rows."""
         return Rows(z, self.y, decide(z), self.given_weight, self.label_model)
 
 
 def code_type(n: int) -> type[np.unsignedinteger[Any]]:
-    """Smallest unsigned integer type that holds 0..n."""
+    """Smallest unsigned integer type that holds all integers from 0 to `n`."""
     return next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if n <= np.iinfo(t).max)
 
 
@@ -164,7 +165,7 @@ def decide(z: FloatArray) -> CodeArray:
 
 
 def prepare(z: FloatArray, y: IntArray, weight: Float | None, label_model: LabelModel | None = None) -> Rows:
-    """Return `Rows` from validated arrays; rows of weight zero are dropped."""
+    """Return `Rows` from validated arrays, without the rows of weight zero."""
     if weight is not None and not weight.all():
         positive = np.flatnonzero(weight > 0)
         z, y, weight = z[positive], y[positive], weight[positive]
@@ -174,7 +175,10 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None, label_model: Label
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
-    """``z − max z``, clipped to finite values, since huge logits would give −inf, and −inf · 0 is nan."""
+    """``z − max z``, where `top` (n,) contains the row maxima, clipped to at least `FARTHEST`.
+
+    Without clipping, huge logits would give −inf, and −inf · 0 is nan.
+    """
     with np.errstate(over="ignore"):
         d: FloatArray = z - top[:, None]
     if d.size and d.min() < FARTHEST:

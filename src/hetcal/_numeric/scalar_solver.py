@@ -1,8 +1,8 @@
-"""Minimise many convex functions of one variable at once, separately or with minimisers within Γ of a centre.
+"""Minimise many convex functions of one variable, separately or with all minimisers within Γ of a centre.
 
-Each slice has a convex loss ``L_k(α)``. All slices take a step at the same time: one call of `evaluate` is
-one pass over the rows of the slices that have not converged. A pass computes three derivatives, so that the
-solvers can take Halley steps, which converge cubically.
+Each slice k has a convex loss ``L_k(α)``. All slices take their steps together: one call of `evaluate` is one
+pass over the rows of the slices that have not converged. A pass computes three derivatives, so the solvers
+can take Halley steps, which converge cubically.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # longest step, in log α
 _LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
 _CONVERGED = 1e-7  # `couple` stops at this relative precision of α₀ even if the set of clipped slices changes
-_NO_STEP = 1e-12  # shorter steps in log α are rounding errors
+_NO_STEP = 1e-12  # steps in log α up to this length are rounding errors
 
 
 @dataclass(frozen=True)
 class SliceSolution:
-    """Minimiser of each slice, whether it is at a bound, and the last evaluated curvature, (S,) each."""
+    """Minimiser of each slice, whether it is at a bound, and the curvature of its loss, (S,) each.
+
+    The curvature was evaluated before the last step. It is nan for slices that were not minimised.
+    """
 
     alpha: Float
     at_bound: NDArray[np.bool_]
@@ -49,16 +52,17 @@ def minimise_slices(
 ) -> SliceSolution:
     """Minimise every ``L_k`` over ``[lower, upper]`` by Halley steps in log α, safeguarded by brackets.
 
-    The gradient is monotone, so its sign shows on which side the minimiser lies. A step that would leave the
-    bracket is replaced by bisection, or by a step to the bound if the bound has not been evaluated yet.
+    The gradient is monotone, so its sign shows on which side of the current point the minimiser lies. A step
+    that would leave the bracket is replaced by bisection, or by a step to the bound if the bound has not been
+    evaluated yet.
 
     Parameters
     ----------
     evaluate : function that computes the derivatives of slices
     start : (S,) starting points, which are clipped to `bounds`
     bounds : (lower, upper)
-    active : indices of the slices to minimise; None for all. The others stay at their starting points.
-    known : derivatives of all slices at `start`, if they are known from an earlier pass
+    active : indices of the slices to minimise; None for all. The other slices stay at their starting points.
+    known : derivatives of all slices at `start`, or None if no earlier pass has computed them
     """
     lower, upper = bounds
     alpha = np.clip(start, lower, upper)
@@ -94,7 +98,7 @@ def minimise_slices(
 def couple(
     evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, last_step: float | None = None
 ) -> tuple[float, Float]:
-    """Minimise ``Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` over all α_k and the centre α₀.
+    """Minimise ``Σ_k L_k(α_k)`` over all α_k and the centre α₀, subject to ``|α_k − α₀| ≤ Γ``.
 
     For a fixed α₀, the best α_k is the minimiser of L_k, clipped to ``[α₀ − Γ, α₀ + Γ]``. The sum of the
     losses is then a convex function of α₀, and only the clipped slices contribute to its derivative.
@@ -104,7 +108,8 @@ def couple(
     evaluate : function that computes the derivatives of slices
     best : (S,) minimiser of each L_k
     gamma : Γ, finite and not negative
-    pooled : minimiser of ``Σ_k L_k(α)``; if several α₀ are optimal, the nearest to it is returned
+    pooled : starting point of the centre, such as the minimiser of ``Σ_k L_k(α)``
+        If no slice has to be clipped, several centres are optimal. The nearest to `pooled` is then returned.
     last_step : stop when the relative step of the centre is at most this (by default 5e-4), unless the step
         changes which slices are clipped
 
@@ -113,7 +118,7 @@ def couple(
     alpha_0, alpha : the centre and the (S,) inverse temperatures
     """
     left, right = float(best.min()) + gamma, float(best.max()) - gamma
-    if right <= left:  # every centre between `right` and `left` is optimal: no minimiser is clipped
+    if right <= left:  # every centre from `right` to `left` is optimal, since no minimiser is clipped
         centre = float(np.clip(pooled, right, left))
         return centre, np.clip(best, centre - gamma, centre + gamma)
     tolerance = _LAST_STEP if last_step is None else last_step
@@ -127,7 +132,8 @@ def couple(
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
         # If the set of clipped slices changes, the curvature jumps and the step may be far too long or too
-        # short. A short step is therefore accepted as the last one only if this set stays the same.
+        # short. Unless it is negligible, a short step is therefore accepted as the last one only if this set
+        # stays the same.
         settled = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
         if settled or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))
@@ -148,7 +154,10 @@ def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
 def _centre_step(
     evaluate: Evaluate, best: Float, gamma: float, centre: float, outside: NDArray[np.int8]
 ) -> tuple[float, bool]:
-    """Halley step of the centre, zero at the optimum, and whether the loss increases with the centre."""
+    """Halley step of the centre, and whether the loss increases with the centre.
+
+    The step is 0 at the optimum, and infinite if the curvature is not positive.
+    """
     clipped = np.flatnonzero(outside)
     if clipped.size == 0:
         return 0.0, False
@@ -164,7 +173,7 @@ def _centre_step(
 def _tighten(
     bracket: Float, evaluated: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float
 ) -> None:
-    """Move the lower end of a bracket to α if the gradient is negative, or the upper end if positive."""
+    """Move the lower end of a slice's bracket to α if the gradient is negative, the upper end if positive."""
     for end, moves in ((0, gradient < 0), (1, gradient > 0)):
         bracket[end, active[moves]] = a[moves]
         evaluated[end, active[moves]] = True
@@ -177,7 +186,8 @@ def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDAr
     with np.errstate(invalid="ignore", over="ignore"):
         # Where there is no curvature, the step is infinite until it is clipped to _LONGEST_STEP below.
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
-        # Halley's method divides the Newton step by 1 + newton · change / 2; change is d log slope / d log α.
+        # Halley's method divides the Newton step by 1 + newton · change / 2, where change = d log slope / d
+        # log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
         divisor = 1 + np.clip(newton, -1, 1) * change / 2
     step = newton / np.where(divisor > 0.25, divisor, 1)

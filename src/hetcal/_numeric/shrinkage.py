@@ -1,9 +1,10 @@
 """Empirical Bayes: parameters of many slices, shrunk towards a common centre.
 
 The parameters of every slice have the same normal prior. Its mean, the centre, and its covariance are
-estimated from all slices by EM with Laplace's approximation. Every slice receives its posterior mode, which
-is close to its own optimum if it has many rows and close to the centre if it has few. The centre itself has a
-weak prior around the identity map, which matters only if there are few rows or no row is misclassified.
+estimated from all slices by EM with Laplace's approximation. Every slice receives its posterior mode. This
+mode is close to the optimum of the slice's own loss if the slice has many rows, and close to the centre if it
+has few. The centre itself has a weak prior around the identity map, which has a noticeable effect only if
+there are few rows or hardly any misclassified rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from hetcal._warnings import quiet
 __all__ = ["Hierarchy", "fit_hierarchy"]
 
 
-_INITIAL_VARIANCE = 0.05  # initial variance of the log-odds between slices
-_INITIAL_SLICES = 2.0  # the initial variance has the weight of this many slices in every update
+_INITIAL_VARIANCE = 0.05  # initial variance between slices, on the scale of log-odds
+_INITIAL_SLICES = 2.0  # in every update, the initial variance has the weight of this many slices
 _MIN_VARIANCE = 1e-6
 _MAX_ROUNDS = 200
-_INNER_TOLERANCE = 1e3  # the optimisation within a round multiplies its tolerances by this
+_INNER_TOLERANCE = 1e3  # factor that loosens the tolerances of the optimisation within a round
 _CENTRE_STD = 2.0  # prior standard deviation of the centre around the identity map
 _CONVERGED = 1e-4
 
@@ -48,23 +49,25 @@ class Hierarchy(NamedTuple):
 
 @with_one_blas_thread
 def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierarchy:
-    """Fit the prior and all slices.
+    """Fit the common prior and the parameters of every slice.
 
     Parameters
     ----------
     evaluate : function that computes the loss, gradient and Hessian of slices
-    mass : (S,) total weight of every slice
+    mass : (S,) total weight of the rows of every slice
     start : (p,) parameters of the identity map
     """
     n, p = len(mass), len(start)
-    evaluate = LastEvaluation(evaluate, n, p)  # stores the last result, which the next round needs again
+    evaluate = LastEvaluation(evaluate, n, p)  # stores the last results, which are needed again
     all_slices = np.arange(n)
     weak = np.eye(p) / _CENTRE_STD**2  # precision of the weak prior of the centre
-    # A round may stop early because of rounding or overflow; the next round continues from there.
+    # The optimisation of a round may stop early because of rounding or overflow. No warning is needed then,
+    # as the next round continues from there.
     with quiet(RuntimeWarning), np.errstate(all="ignore"):
         centre, _ = minimise_pooled(_penalised(evaluate, start, weak / n), _INNER_TOLERANCE * mass, start)
         theta = np.tile(centre, (n, 1))
-        # Covariance that changes the log-odds about as much as an intercept (last parameter) of variance 1
+        # Covariance of parameters that changes the log-odds about as much as a variance of 1 of the
+        # intercept, which is the last parameter
         curvature = evaluate(theta, all_slices)[2].sum(axis=0) + weak
         unit = _inverse(curvature / curvature[-1, -1])
         initial, least = _INITIAL_VARIANCE * unit, _MIN_VARIANCE * unit
@@ -86,16 +89,16 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 
 
 def _inverse(a: Float) -> Float:
-    """Inverse of matrices (..., p, p), slightly regularised.
+    """Inverse of matrices (..., p, p) whose diagonals are increased by a tiny fraction.
 
-    Without regularisation, the Hessian of a slice with equal rows would have no inverse.
+    Without this increase, the Hessian of a slice in which all rows are equal would have no inverse.
     """
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)
 
 
 def _penalised(evaluate: EvaluateVector, centre: Float, precision: Float) -> EvaluateVector:
-    """Return an evaluator of the loss plus ``½ (θ − centre)ᵀ precision (θ − centre)``."""
+    """Return an evaluator of each slice's loss plus ``½ (θ − centre)ᵀ precision (θ − centre)``."""
 
     def penalised(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
         loss, gradient, hessian = evaluate(theta, active)

@@ -1,4 +1,7 @@
-"""Inverse temperatures by NLL: one for all rows, one per slice, or within Γ of a centre or shrunk to it."""
+"""Inverse temperatures that minimise the NLL, for all rows together or for each slice.
+
+Those of the slices can be independent, within Γ of a common centre, or shrunk towards a common mean.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,25 @@ __all__ = [
 
 Bounds = tuple[float, float]
 
-DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
+DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # smallest and largest α, unless the user sets other bounds
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
-_NO_SLOPE = 1e-9  # smaller slopes, relative to those of single rows, are rounding errors
-_ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is then about its cube
+_NO_SLOPE = 1e-9  # a sum of slopes below this fraction of the sum of absolute slopes is a rounding error
+_ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is about its cube
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """A fit of all slices.
+    """The inverse temperatures of all slices.
 
     Attributes
     ----------
     alpha : (S,) inverse temperatures
-    alpha0 : the centre
-    gamma : Γ
-    at_bound : (S,) bool, whether the inverse temperature of a slice is at a bound
+    alpha0 : the centre α₀
+    gamma : Γ; for `fit_bayes`, the largest ``|α_k − α₀|``
+    at_bound : (S,) bool, whether the α of a slice is at a bound; always False for `fit_bayes`
     error : (S,) standard errors of `alpha`
-    choice : JSON-compatible details of how Γ was chosen, or None if it was given
+    choice : None if Γ was given, otherwise JSON-compatible details of how Γ or the shrinkage was chosen
     """
 
     alpha: Float
@@ -63,7 +66,7 @@ class TemperatureFit:
 class _SeparateFit:
     """The best α of each slice and of all rows together (pooled), with standard errors.
 
-    `evaluate` computes the derivatives of the slices' losses.
+    `evaluate` computes the derivatives of the loss of each slice.
     """
 
     pooled: float
@@ -76,7 +79,7 @@ class _SeparateFit:
 
 
 def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
-    """Inverse temperature of all rows with the largest likelihood, and whether it is at a bound."""
+    """Inverse temperature that maximises the likelihood of all rows, and whether it is at a bound."""
     pooled, at_bound, _, _ = _fit_pooled(source, bounds, source.is_separable())
     return pooled, at_bound
 
@@ -93,7 +96,7 @@ def fit_one_temperature(source: Source, bounds: Bounds) -> tuple[float, bool, fl
 
 
 def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
-    """Exact optimum for a given Γ; slices without rows receive the centre."""
+    """Inverse temperatures for a given Γ; slices without rows receive the centre."""
     if gamma == 0:
         pooled, at_bound, error = fit_one_temperature(source, bounds)
         full = np.full(source.n_slices, pooled)
@@ -104,7 +107,7 @@ def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
 
 
 def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
-    """Exact optimum for each Γ; the separate fits of the slices are computed only once."""
+    """Inverse temperatures for each Γ; the unconstrained fits of the slices are computed only once."""
     separate = _fit_separately(source, bounds)
     return [_couple(source, separate, float(gamma)) for gamma in gammas]
 
@@ -113,8 +116,9 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
     """Fit with the Γ of lowest cross-validated NLL on a grid from 0 to inf; ties go to the smaller Γ.
 
     A separable slice has no finite optimum: with Γ = inf, its α goes to the bound. Its held-out rows are
-    separable too, so cross-validation would prefer Γ = inf. If any slice is at a bound, the grid therefore
-    leaves out inf and ends at the largest ``|α_k − pooled α|`` among the slices that are not at a bound.
+    separable too, so they favour Γ = inf. If any slice is at a bound, the grid therefore leaves out inf. It
+    then ends at the largest ``|α_k − α|`` among the slices that are not at a bound, where α_k is the best
+    inverse temperature of slice k, and α is that of all rows.
     """
     separate = _fit_separately(source, bounds)
     present = source.counts() > 0
@@ -124,7 +128,7 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
     total = HeldoutLoss.zero(len(grid))
     for train, test in source.split(n_folds):
         total += test.heldout_loss(_path(train, _fit_separately(train, bounds), grid))
-    if total.n == 0:  # nothing to split: a single row, or a single group of rows
+    if total.n == 0:  # there are no folds, because there is only one row or one fold group
         total = HeldoutLoss(total.loss, total.product, 1, 1)
     score = total.means()
     chosen = int(np.argmin(score))
@@ -137,8 +141,9 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
     """Shrink log α_k towards a common mean: the posterior mode of each slice under ``log α_k ~ N(μ, τ²)``.
 
     τ² is the part of the variance of the separate estimates that their sampling errors do not explain. It is
-    estimated by Paule and Mandel's method of moments, with sampling variances from the Fisher information
-    ``α² L''(α)``.
+    estimated by Paule and Mandel's method of moments. The sampling variance of the estimate of log α_k is the
+    inverse of the information ``α² L''(α)``. If τ² is 0, all slices receive the inverse temperature of all
+    rows together.
     """
     separate = _fit_separately(source, bounds, with_pseudo_rows=False)
     best, at_bound = separate.best, separate.at_bound
@@ -162,9 +167,10 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
 def _fit_pooled(
     source: Source, bounds: Bounds, separable: BoolArray
 ) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
-    """Best α of all rows, whether it is at a bound, last α tried with its derivatives, and standard error.
+    """Best α of all rows, whether it is at a bound, the last evaluation, and the standard error.
 
-    The last α and its derivatives by slice are None if the rows are separable, since none is then tried.
+    The last evaluation is a pair: the α at which the loss was last evaluated, and its derivatives by slice.
+    It is None if the rows are separable, since α is then the upper bound, without any evaluation.
     """
     if separable.any() and not source.has_finite_optimum().any():
         return bounds[1], True, None, np.inf
@@ -189,9 +195,10 @@ def _fit_pooled(
 
 
 def _ignore_noise(source: Source, bounds: Bounds) -> float:
-    """Best α for the observed labels, as if they were certain, or 1 if it is at a bound.
+    """Best α if the observed labels are treated as certain, or 1 if it is at a bound.
 
-    For large logits, the loss of noisy labels is flat at α = 1. This one is convex, so its minimum is found.
+    The result is a starting point for the fit to noisy labels. With large logits, the loss of noisy labels
+    can be flat at α = 1, so a search from there could fail. The loss of certain labels is convex.
     """
     rows = source.in_memory("noisy labels").rows_in_slices()
     certain = MemorySource(Rows(rows.z, rows.y, rows.guess, rows.given_weight)).pooled()
@@ -208,13 +215,15 @@ def _reduce_bias(
 ) -> tuple[float, bool, float]:
     """Combine the maximum of the likelihood `likely` with the minimiser of the unbiased loss.
 
-    If one of the two is at a bound, the other one is returned.
+    `at_bound` and `error` describe `likely`. Returns the new α, whether it is at a bound, and its standard
+    error. If the unbiased loss has no minimum within the bounds, `likely` is returned. If it has one but
+    `likely` is at a bound or has an infinite standard error, the minimiser is returned.
     """
     rows = source.in_memory("noisy labels").rows_in_slices()
     certain = Rows(rows.z, rows.y, rows.guess, rows.given_weight)
-    shift = rows.d_true - rows.d_unbiased  # slope of the unbiased loss minus that for certain labels
+    shift = rows.d_true - rows.d_unbiased  # by row, slope of the unbiased loss minus that for certain labels
     total, size = float(rows.weight @ rows.d_unbiased), float(rows.weight @ np.abs(rows.d_unbiased))
-    if total >= -_NO_SLOPE * size:  # the unbiased loss decreases for ever larger α
+    if total >= -_NO_SLOPE * size:  # the unbiased loss decreases as α grows, however large α is
         return likely, at_bound, error
     pooled = MemorySource(certain).pooled()
 
@@ -238,19 +247,23 @@ def _reduce_bias(
 
 
 def _estimate(rows: Rows, alpha: float, slopes: Float, curvatures: Float) -> Estimate:
-    """Estimate of log α from the derivatives in α of the loss of every row."""
+    """Estimate of log α, given α and the first two derivatives in α of the loss of every row, (n,) each."""
     curvature = alpha**2 * float(rows.weight @ curvatures)
     return Estimate(np.log([alpha]), (alpha * rows.weight * slopes)[:, None], np.array([[curvature]]))
 
 
 def _errors(solution: SliceSolution) -> Float:
-    """Standard errors from the observed information; infinite at a bound and without curvature."""
+    """Standard errors of α, (S,): ``1/√curvature``, or infinite at a bound and without curvature."""
     defined = ~solution.at_bound & (solution.curvature > 0)
     return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
 
 def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = True) -> _SeparateFit:
-    """Fit every slice, for noisy labels by default with the pseudo-rows of `_add_pseudo_rows`."""
+    """Fit every slice without constraint.
+
+    If `with_pseudo_rows` is true and the labels are noisy, the pseudo-rows of `_add_pseudo_rows` are
+    included.
+    """
     separable = source.is_separable()
     pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
@@ -258,7 +271,7 @@ def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = 
         pooled, pooled_at_bound, pooled_error = _reduce_bias(
             source, bounds, pooled, pooled_at_bound, pooled_error
         )
-    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
+    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or whose logits are all equal
     evaluate: Evaluate = source.evaluate
     if with_pseudo_rows and _is_noisy(source):
         evaluate, weight = _add_pseudo_rows(source, pooled)
@@ -273,12 +286,12 @@ def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = 
 
 
 def _add_pseudo_rows(source: Source, pooled: float) -> tuple[Evaluate, Float]:
-    """Return a function that evaluates slices with up to one additional row each, and these rows' weights.
+    """Add up to one pseudo-row to each slice; return the evaluator of these slices and the weights (S,).
 
-    If noise can explain all errors in a slice, its likelihood hardly limits α. The additional row represents
-    the average row of the slice, and the probabilities at the inverse temperature `pooled` are its soft
-    label. Its weight is the number of rows whose label would be wrong if all predictions were correct, but at
-    most 1. There is no such row in slices without noise.
+    If noise can explain all errors in a slice, the likelihood of the slice hardly limits α. The pseudo-row
+    represents the average row of the slice. Its soft label consists of the probabilities at the inverse
+    temperature `pooled`. Its weight is the expected number of wrong labels if all predictions were correct,
+    but at most 1; it is therefore 0 in slices without noise.
     """
     memory = source.in_memory("noisy labels")
     rows, n_slices = memory.rows, memory.n_slices
@@ -305,7 +318,7 @@ def _add_pseudo_rows(source: Source, pooled: float) -> tuple[Evaluate, Float]:
 
 
 def _path(source: Source, separate: _SeparateFit, grid: Float) -> Float:
-    """Inverse temperatures (G, S) for an increasing grid of Γ; each fit starts at the previous centre."""
+    """Inverse temperatures (G, S) for a grid (G,) of increasing Γ; each fit starts at the previous centre."""
     alphas, start = [], separate
     for gamma in grid:
         fit = _couple(source, start, float(gamma), last_step=_ROUGH_STEP)
@@ -318,7 +331,7 @@ def _path(source: Source, separate: _SeparateFit, grid: Float) -> Float:
 def _couple(
     source: Source, separate: _SeparateFit, gamma: float, *, last_step: float | None = None
 ) -> TemperatureFit:
-    """Fit for a given Γ from the separate minimisers."""
+    """Inverse temperatures for a given Γ, computed from the unconstrained fits of the slices."""
     best, pooled = separate.best, separate.pooled
     present = np.flatnonzero(source.counts() > 0)
     alpha, centre = best.copy(), pooled
@@ -334,8 +347,8 @@ def _couple(
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0
     alpha[empty] = centre
-    # An α that Γ limits moves with the centre, so its standard error is the pooled one. The same holds for
-    # slices without rows, whose α is the centre.
+    # An α that Γ limits moves with the centre, so it receives the standard error of the pooled α. So does the
+    # α of a slice without rows, which is the centre.
     error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
     return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 
@@ -348,7 +361,10 @@ def _gamma_grid(best: Float, pooled: float) -> Float:
 
 
 def _mean_and_variance(t: Float, variance: Float) -> tuple[float, float]:
-    """Mean μ and variance τ² of the slices' true values, from estimates `t` with sampling variances."""
+    """Mean μ and variance τ² of the true values of slices, given estimates `t` and their sampling variances.
+
+    Both results are 0 if there are no estimates.
+    """
     if t.size == 0:
         return 0.0, 0.0
 
@@ -374,8 +390,9 @@ def _posterior_mode(
         first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
         slope = first + (np.log(a) - mu) / tau2  # derivative in log α
         curvature, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
-        # As a function of log α, the loss is not convex far below its minimiser. There, `safe` is used: a
-        # curvature that is always positive.
+        # As a function of log α, the loss is not convex far below its minimiser, where `first` is negative.
+        # `safe` leaves out a negative `first`, and replaces `curvature` where that is less than half as
+        # large.
         convex = curvature > safe / 2
         curvature = np.where(convex, curvature, safe)
         change = np.where(convex, third + 3 * second + first, 0.0)

@@ -1,7 +1,7 @@
-"""Processing of blocks of rows on all cores.
+"""Parallel processing of blocks of rows.
 
-The blocks depend only on the size of the array, and their results are combined in order, so results do not
-depend on the number of threads.
+The blocks depend only on the size of the array, and their results are combined in order. The results
+therefore do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 20  # array elements per block of rows
-_MAX_BLOCKS = 32  # limits memory, since every block has its own sums over slices
+_BLOCK = 1 << 20  # array elements per block of rows, or more to limit the number of blocks
+_MAX_BLOCKS = 32  # maximum number of blocks; it limits memory, since every block has its own sums
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # the threads of a pool do not survive a fork
@@ -32,9 +32,10 @@ _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=Fa
 
 
 def n_threads() -> int:
-    """Number of threads for large arrays: ``HETCAL_THREADS`` or, if unset, the available cores up to 16.
+    """Number of threads for large arrays.
 
-    Within :func:`on_one_thread`, it is 1.
+    This is the environment variable ``HETCAL_THREADS``, or the number of available cores up to 16 if it is
+    not set. Within :func:`on_one_thread`, the number is 1.
     """
     if _on_one_thread.get():
         return 1
@@ -50,7 +51,10 @@ def n_threads() -> int:
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Let passes use only the calling thread, for use in workers that already run in parallel."""
+    """Process blocks of rows only on the calling thread within this context.
+
+    Workers that already run in parallel use this context.
+    """
     token = _on_one_thread.set(True)
     try:
         yield
@@ -62,9 +66,9 @@ def on_one_thread() -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread within this context.
 
-    Idle BLAS threads busy-wait and compete with hetcal's. With one BLAS thread, the last digit of a sum is
-    also independent of the number of cores. The limit applies to the whole process: the first of several
-    concurrent calls sets it, and the last one to finish removes it.
+    Idle BLAS threads busy-wait and compete with the threads of hetcal. With one BLAS thread, the last digit
+    of a sum is also independent of the number of cores. The limit applies to the whole process: the first of
+    several concurrent calls sets it, and the last one to finish removes it.
     """
     _limit.enter()
     try:
@@ -74,7 +78,10 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """Decorator that runs a function in :func:`one_blas_thread`, for many operations on small matrices."""
+    """Decorate a function so that it runs in :func:`one_blas_thread`.
+
+    This makes functions with many operations on small matrices faster.
+    """
 
     @wraps(work)
     def limited(*arguments: Any, **named: Any) -> T:
@@ -93,7 +100,7 @@ class _BlasLimit:
         self.set_by: Thread | None = None
 
     def enter(self) -> None:
-        """Set the limit unless it is set already."""
+        """Count a call that needs the limit; the first one sets the limit."""
         with self.lock:
             if self.n_active == 0:
                 self.limiter, self.set_by = _blas().limit(limits=1, user_api="blas"), current_thread()
@@ -101,7 +108,7 @@ class _BlasLimit:
             self.n_active += 1
 
     def leave(self) -> None:
-        """Remove the limit unless another call needs it."""
+        """End a call that needs the limit; the last one removes the limit."""
         with self.lock:
             self.n_active -= 1
             if self.n_active == 0:
@@ -111,7 +118,11 @@ class _BlasLimit:
 
 
 def _let_other_threads_remove_limit() -> None:
-    """Let any thread remove the limit: since threadpoolctl 3.8, only the one that set it may do so."""
+    """Allow any thread to remove the limit, not only the thread that set it.
+
+    Since threadpoolctl 3.8, only the thread that set a limit for OpenBLAS may remove it, unless this
+    restriction is lifted.
+    """
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(openblas, "clear_controlling_thread", None)
     if clear is not None:
@@ -127,7 +138,10 @@ def _blas() -> ThreadpoolController:
 
 
 def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> list[T]:
-    """Results of ``work(start, stop)`` for every block of rows, in order; `work` should release the GIL."""
+    """Results of ``work(start, stop)`` for every block of rows, in order.
+
+    Blocks are processed in parallel, so `work` should release the GIL.
+    """
     n_blocks = max(1, min(_MAX_BLOCKS, n_rows, n_rows * n_columns // _BLOCK))
     edges = [n_rows * b // n_blocks for b in range(n_blocks + 1)]
     return in_order(work, list(pairwise(edges)))
@@ -136,7 +150,7 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
 def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_parallel: int = 2) -> list[T]:
     """Results of `work` for every tuple of arguments, in order.
 
-    Threads are used if there are at least `min_parallel` tuples and `n_threads` is not 1.
+    The calls run in parallel if there are at least `min_parallel` tuples and `n_threads` is not 1.
     """
     threads = n_threads()
     if threads == 1 or len(arguments) < min_parallel:
@@ -144,8 +158,8 @@ def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_p
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # A task that waited for other tasks of the same pool could deadlock, so nested calls run on one thread.
-    # Every task has its own copy of the caller's context, in which warnings may be silenced.
+    # A task that waited for other tasks of the same pool could deadlock, so calls within a task run on its
+    # own thread. Every task has a copy of the caller's context, which stores whether warnings are silenced.
     tasks = [pool.submit(copy_context().run, _run_on_one_thread, work, args) for args in arguments]
     return [task.result() for task in tasks]
 

@@ -1,9 +1,9 @@
 """Minimise smooth convex losses of slices whose parameter vectors lie in a ball around a shared centre.
 
 The problem is ``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are
-independent. Each is solved by Newton steps that minimise the quadratic model of its loss exactly over the
-ball. The optimal value is a convex function of the centre with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS
-minimises this function.
+independent, and the loss of each is minimised by Newton steps. Each step minimises a quadratic model of the
+loss exactly over the ball. The sum of the minima is a convex function of the centre with the gradient
+``Σ_k ∇L_k(θ_k)``. L-BFGS minimises this function.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding errors
-_NOISE = 1e-12  # smaller slopes, per row of weight 1, are rounding errors
-_CONVERGED = 1e-5  # a failed line search is accepted if the relative slope is at most this
-_SMALL = 1e-3  # progress is measured relative to the larger of the mean loss and this
+_NOISE = 1e-12  # if divided by the total weight, slopes below this are rounding errors
+_CONVERGED = 1e-5  # a failed search for the centre is accepted if the relative slope is at most this
+_SMALL = 1e-3  # decreases of the mean loss are measured relative to the larger of the mean loss and this
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 
 
 class LastEvaluation:
-    """An evaluator that reuses the last result of a slice as long as its parameters stay the same.
+    """An evaluator that reuses the last result of a slice as long as the slice's parameters do not change.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class LastEvaluation:
 
 @with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
-    """Minimiser θ (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight of every slice."""
+    """Minimiser θ (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight in every slice."""
     n_slices = len(mass)
     all_slices = np.arange(n_slices)
 
@@ -89,8 +89,8 @@ def minimise_coupled(
 ) -> tuple[Float, Float]:
     """Optimal centre (p,) and parameters (S, p) for the radius Γ = `gamma`.
 
-    `mass` (S,) is the total weight of every slice, and `pooled` (p,) is the pooled fit. If Γ is infinite, the
-    centre has no effect on the loss, and `pooled` is returned as the centre.
+    `mass` (S,) is the total weight in every slice, and `pooled` (p,) are the best parameters for all slices
+    together. If Γ is infinite, the centre has no effect on the loss, and `pooled` is returned as the centre.
     """
     start = np.tile(pooled, (len(mass), 1))
     if gamma == 0:
@@ -116,7 +116,7 @@ def minimise_coupled(
 
     options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
     solution = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
-    # At the optimum, where the slope consists of rounding errors, a failure of the line search is harmless.
+    # The line search may fail at the optimum, where the slope consists of rounding errors. That is harmless.
     if not solution.success and np.abs(solution.jac).max() > _CONVERGED:
         emit(f"the shared parameters did not converge: {solution.message}", RuntimeWarning)
     centre = np.asarray(pooled + unit * solution.x)
@@ -127,7 +127,7 @@ def is_error_free(loss: float, min_weight: float) -> bool:
     """Whether a summed NLL proves that every row's label is its most likely class.
 
     If the most likely class of a row of weight w is not its label, the row adds at least ``w log 2`` to the
-    NLL. Without such a row, larger parameters always fit better, and there is no finite optimum.
+    NLL. If there is no such row, larger parameters fit ever better, and there is no finite optimum.
     """
     return bool(loss < np.log(2) * min_weight)
 
@@ -135,10 +135,11 @@ def is_error_free(loss: float, min_weight: float) -> bool:
 def minimise_in_ball(
     evaluate: EvaluateVector, mass: Float, start: Float, centre: Float, radius: float
 ) -> Float:
-    """Minimise every ``L_k`` over ``‖θ − centre‖ ≤ radius`` (``inf``: unconstrained), all slices at once.
+    """Minimisers (S, p) of every ``L_k(θ)`` over ``‖θ − centre‖ ≤ radius``, computed for all slices at once.
 
-    Losses are sums over rows with total weight `mass` (S,) in each slice. Slices without a finite minimiser
-    (separable data) stop when their loss is close to zero.
+    An infinite radius means no constraint. The loss of each slice is a sum over its rows, whose total weight
+    is `mass` (S,). If a slice is separable, it has no finite minimiser; its search ends when the loss is
+    close to zero.
     """
     theta = np.array(start, float)
     active = np.arange(len(theta))
@@ -154,8 +155,8 @@ def minimise_in_ball(
             moved, current = _line_search(
                 evaluate, theta, active, loss[unfinished], step[unfinished], decrease[unfinished]
             )
-            # Close to the optimum, rounding errors may hide the decreases that the model predicts. Slices
-            # whose loss did not decrease are therefore finished.
+            # Close to the optimum, rounding errors may hide the decrease that the model predicts. A slice
+            # whose loss did not decrease is therefore considered finished.
             decreased = loss[unfinished][moved] - current[0] > _ROUNDING * scale[unfinished][moved]
             active = active[moved][decreased]
             current = (current[0][decreased], current[1][decreased], current[2][decreased])
@@ -169,15 +170,16 @@ def minimise_in_ball(
 
 
 def _units(hessian: Float) -> Float:
-    """Steps (p,) of the parameters that change the loss by similar amounts, from the Hessians (S, p, p)."""
+    """Step of each parameter, (p,), such that all steps change the summed loss by similar amounts."""
     curvature = np.einsum("spp->p", hessian)
     return np.asarray(1 / np.sqrt(np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-12))))
 
 
 def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, noise: Float) -> Float:
-    """Minimiser of the quadratic model over the ball, as a step from the current point.
+    """Step (S, p) from the current point of each slice to the minimiser of its quadratic model over the ball.
 
-    In directions without curvature and with a slope below `noise` (S,), the step leads back to the centre.
+    `offset` (S, p) is the current point minus the centre. In directions without curvature and with a slope
+    below `noise` (S,), the step leads back to the centre. Very long steps are shortened.
     """
     values, vectors = np.linalg.eigh(hessian)
     least = 1e-12 * np.maximum(values[:, -1:], 1e-12)
@@ -197,7 +199,7 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, n
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Multipliers λ > 0 with ``‖q / (values + λ)‖ = radius``, or 0 where ``‖q / values‖ ≤ radius``, (S, 1).
+    """Multipliers λ (S, 1): 0 if ``‖q / values‖ ≤ radius``, else the λ with ``‖q / (values + λ)‖ = radius``.
 
     The reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
     """
@@ -217,9 +219,10 @@ def _secular(values: Float, q: Float, radius: float) -> Float:
 def _line_search(
     evaluate: EvaluateVector, theta: Float, active: IntArray, loss: Float, step: Float, decrease: Float
 ) -> tuple[NDArray[np.bool_], tuple[Float, Float, Float]]:
-    """Halve the step of each slice until its loss decreases, and update `theta` in place.
+    """Halve the step of each slice until the loss decreases sufficiently, and update `theta` in place.
 
-    Returns which slices moved, and their loss, gradient and Hessian at the new parameters.
+    Returns which slices moved, and their loss, gradient and Hessian at the new parameters. A slice does not
+    move if no tried step is accepted.
     """
     origin = theta[active].copy()
     length = np.ones(len(active))

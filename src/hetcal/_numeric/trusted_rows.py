@@ -1,18 +1,18 @@
-"""Label noise from observed labels, predictions, and the true labels of a few rows.
+"""Estimate label noise from observed labels, predictions and a few trusted rows, whose true labels are known.
 
-The model of a row with logits z and predicted class ŷ is ``P(true = j) = softmax(exp(a_ŷ) z + b)_j`` and
+For a row with logits z and predicted class ŷ, the model is ``P(true = j) = softmax(exp(a_ŷ) z + b)_j`` and
 ``P(observed = y | true = j) = T[j, y]``. The diagonal entry of row k of T is ``1 − e_k``, and ``e_k`` is
-divided among the other classes. The noise rate of class k is ``ρ_k = e_k K/(K − 1)``: if all wrong labels are
-equally likely, this is the probability that a label is redrawn from all K classes.
+divided among the other classes. The noise rate of class k is ``ρ_k = e_k K/(K − 1)``. If all wrong labels are
+equally likely, this is the probability that a label is redrawn uniformly from all K classes.
 
 There are three blocks of K parameters: the log inverse temperatures a, the biases b and the logits of the
-noise rates. They are fitted jointly, by Newton's method with exact derivatives. The parameters of a block
-have a normal prior. Its mean is fitted along with the parameters (that of the biases is 0), and its variance
-is estimated by EM with Laplace's approximation, as in `shrinkage`.
+noise rates. All are fitted together, by Newton's method with exact derivatives. The parameters of each block
+have a common normal prior. Its mean is 0 for the biases, and unknown with a normal prior of its own for the
+other two blocks. Its variance is estimated by EM with Laplace's approximation, as in `shrinkage`.
 
-The other classes receive equal shares of e_k unless the trusted rows are strong evidence of unequal shares.
-In that case, the shares have a Dirichlet prior around equal shares, whose concentration is estimated from the
-trusted rows.
+By default, the other classes receive equal shares of e_k. If the trusted rows provide strong evidence of
+unequal shares, the shares are estimated as well. They then have a Dirichlet prior around equal shares, whose
+concentration is estimated from the trusted rows.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ _MAX_STEP = 3.0  # largest change of a parameter in one step
 _RATE_CHANGE = 2e-4
 _CHANGE = 2e-3
 _START_RATE = 0.05
-# The mean of the parameters of each of the three blocks has a normal prior with mean _MEAN and variance
-# _MEAN_VARIANCE. The variance of the parameters around their mean has a weak prior with the centre _VARIANCE
-# and the weight of _VARIANCE_WEIGHT classes.
+# Each array below has one entry per block of parameters. The mean of the parameters of a block has a normal
+# prior with mean _MEAN and variance _MEAN_VARIANCE. The variance of the parameters around this mean has a
+# weak prior with the centre _VARIANCE and the weight of _VARIANCE_WEIGHT classes.
 _MEAN, _MEAN_VARIANCE = np.array([0.0, 0.0, -2.94]), np.array([100.0, 0.0, 4.0])
 _VARIANCE, _VARIANCE_WEIGHT = np.array([0.02, 0.02, 0.5]), 2.0
 _START_VARIANCE = np.array([0.25, 0.1, 1.0])
-# Smallest prior variance of the logits of the noise rates for intervals, which are shrunk less than estimates
+# Smallest prior variance of the logits of the noise rates when intervals are computed. It is large, because
+# intervals should be shrunk less than estimates.
 _WEAK_VARIANCE = 4.0
-# Weight of the confusions that the model expects, relative to those that are observed in trusted rows. It is
-# small because the expected confusions depend on the probabilities of pairs of classes, which temperatures
-# and biases cannot calibrate.
+# When shares are estimated, wrong labels are counted in trusted rows, and the counts that the model expects
+# in all rows are added with this weight. It is small because the expected counts depend on the probabilities
+# of individual pairs of classes, which temperatures and biases cannot calibrate.
 _SOFT_WEIGHT = 0.02
 _CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
-_MIN_EVIDENCE = 2.0  # unequal shares are used if their log-evidence exceeds that of equal shares by this
+_MIN_EVIDENCE = 2.0  # unequal shares are used if they increase the log-evidence by more than this
 
 
 class TrustedFit(NamedTuple):
@@ -58,9 +59,9 @@ class TrustedFit(NamedTuple):
 
     Attributes
     ----------
-    transition : (K, K) P(observed | true)
-    low, high : (K,) bounds of the noise rates
-    posterior : (n, K) probability of every true class, given the observed label
+    transition : (K, K) probability of each observed label (column) given the true class (row)
+    low, high : (K,) ends of the intervals for the noise rates
+    posterior : (n, K) probability of every true class, given the observed label and, if known, the true label
     """
 
     transition: Float
@@ -71,7 +72,10 @@ class TrustedFit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows: logits minus their row maximum, and three classes per row; unknown true classes are -1."""
+    """Some rows: logits minus their row maximum, and the predicted, observed and true class of each row.
+
+    Unknown true classes are -1.
+    """
 
     z: Float
     predicted: IntArray
@@ -84,7 +88,7 @@ class _Rows:
 
 
 class _Evaluation(NamedTuple):
-    """Loss, its gradient (3K,) and Hessian (3K, 3K), and the pairs (K, K).
+    """Loss, its gradient (3K,), its Hessian (3K, 3K), and expected counts of pairs of classes (K, K).
 
     ``pairs[i, j]`` is the expected number of rows with the true class i and the observed label j.
     """
@@ -99,15 +103,15 @@ class _Evaluation(NamedTuple):
 def fit_trusted(
     z: FloatArray, observed: IntArray, true: IntArray, *, width: float, shrink_to_uniform: bool = False
 ) -> TrustedFit:
-    """Fit the label noise and the calibration of the classifier jointly.
+    """Fit the label noise and the calibration of the classifier together.
 
     Parameters
     ----------
     z : (n, K) logits
     observed : (n,) observed labels
     true : (n,) true labels, -1 where they are unknown
-    width : half the width of the intervals, in standard deviations
-    shrink_to_uniform : whether all wrong labels of a class are assumed to be equally likely
+    width : half the width of the intervals for the noise rates, in standard deviations of their logits
+    shrink_to_uniform : whether to assume that all wrong labels of a class are equally likely
     """
     below = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
     rows = _Rows(below, z.argmax(axis=1), observed, true)
@@ -138,7 +142,7 @@ def fit_trusted(
 
 
 def uniform_shares(n_classes: int) -> Float:
-    """Shares of the wrong labels (columns) of each class (rows) if they are equal, (K, K)."""
+    """Equal shares of the wrong labels (columns) of each class (rows), (K, K), with zeros on the diagonal."""
     return (1 - np.eye(n_classes)) / (n_classes - 1)
 
 
@@ -161,9 +165,10 @@ def _start(rows: _Rows, shares: Float) -> Float:
 def _newton_step(
     rows: _Rows, theta: Float, shares: Float, state: _Evaluation, precision: Float
 ) -> tuple[Float, _Evaluation, Float]:
-    """Take a damped Newton step on the loss plus priors.
+    """Take a damped Newton step on the loss plus the priors with precision matrix `precision` (3K, 3K).
 
-    Returns the new parameters, the evaluation there, and the inverse Hessian at the old parameters.
+    Returns the new parameters, the evaluation there, and the inverse of the Hessian of this sum at the old
+    parameters. The parameters stay the same if no tried step decreases the sum.
     """
     centre = np.repeat(_MEAN, rows.n_classes)
 
@@ -189,11 +194,11 @@ def _newton_step(
 def _rate_intervals(
     rows: _Rows, theta: Float, shares: Float, state: _Evaluation, variance: Float, width: float
 ) -> tuple[Float, Float]:
-    """Bounds of the noise rates, (K,) each.
+    """Lower and upper ends of the intervals for the noise rates, (K,) each.
 
     The estimated rates are shrunk towards each other, so intervals around them would often miss the rates of
-    exceptional classes. The intervals are therefore computed around less shrunk rates, and extended to the
-    estimates. The lower bound is 0 if the data are consistent with no noise in the class.
+    exceptional classes. The intervals are therefore computed around rates that are shrunk less, and extended
+    to contain the estimates. The lower end is 0 if the data are consistent with no noise in the class.
     """
     n_classes = rows.n_classes
     rates = slice(2 * n_classes, None)
@@ -212,9 +217,14 @@ def _rate_intervals(
 
 
 def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
-    """Twice the decrease of the log-likelihood if class k is assumed to have no noise, for each k, (K,)."""
+    """Twice the decrease of the log-likelihood if class k had no noise, for each k, (K,).
+
+    All other parameters stay the same.
+    """
     transition = _transition(theta[2 * rows.n_classes :], shares)[0]
-    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood without noise / with noise, by class
+    # Likelihood of each row if class k had no noise, relative to the fitted model, (n, K). Only if k is the
+    # observed label can k still be the true class; this part is added below.
+    ratio = 1 - _distributions(rows, theta, transition)[2]
     index = np.arange(len(ratio))
     own = rows.observed
     ratio[index, own] += (1 - ratio[index, own]) / np.diag(transition)[own]
@@ -223,9 +233,10 @@ def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
 
 
 def _prior_precision(variance: Float, n_classes: int) -> Float:
-    """Inverse prior covariance (3K, 3K) of all parameters: ``(v I + m 11ᵀ)⁻¹`` for each block.
+    """Inverse prior covariance (3K, 3K) of all parameters.
 
-    In a block, v is the variance of the parameters around their mean, and m the prior variance of the mean.
+    The matrix is block-diagonal. For a block of parameters with the variance v around a mean whose prior
+    variance is m, it contains ``(v I + m 11ᵀ)⁻¹``.
     """
     blocks = (
         (np.eye(n_classes) - m / (v + m * n_classes)) / v
@@ -235,7 +246,11 @@ def _prior_precision(variance: Float, n_classes: int) -> Float:
 
 
 def _positive_inverse(matrix: Float) -> Float:
-    """Inverse of a symmetric matrix, with the absolute values of its eigenvalues if it is indefinite."""
+    """Inverse of a symmetric matrix, which is first made positive definite if necessary.
+
+    In that case, its eigenvalues are replaced with their absolute values, but at least 1e-8 times the
+    largest.
+    """
     try:
         factor = linalg.cho_factor(matrix, check_finite=False)
         return np.asarray(linalg.cho_solve(factor, np.eye(len(matrix)), check_finite=False))
@@ -268,7 +283,10 @@ def _has_converged(theta: Float, old: Float, n_classes: int) -> bool:
 
 
 def _update_shares(trusted_count: Float, count: Float, concentration: float) -> Float:
-    """Posterior mean of the shares of the wrong labels (columns) of each class (rows), (K, K)."""
+    """Posterior mean of the shares of the wrong labels (columns) of each class (rows), (K, K).
+
+    `trusted_count` are counts from trusted rows, and `count` the expected counts of all rows.
+    """
     total = trusted_count + _SOFT_WEIGHT * count
     np.fill_diagonal(total, 0)
     prior = concentration * uniform_shares(len(total))
@@ -276,7 +294,11 @@ def _update_shares(trusted_count: Float, count: Float, concentration: float) -> 
 
 
 def _concentration(count: Float) -> float:
-    """Concentration of the Dirichlet prior with the largest evidence; infinite if equal shares suffice."""
+    """Concentration of the Dirichlet prior with the largest evidence, given counts of trusted pairs (K, K).
+
+    The result is infinite, which means equal shares, unless the largest evidence is clearly larger than that
+    of equal shares.
+    """
     n_classes = len(count)
     wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)
     total = wrong.sum(axis=1)
@@ -294,7 +316,10 @@ def _concentration(count: Float) -> float:
 
 
 def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
-    """Transition matrix, and its first two derivatives in the logit of the noise rate of each class (row)."""
+    """Transition matrix and its first two derivatives, (K, K) each.
+
+    The derivatives of each row are with respect to the logit of the noise rate of its class.
+    """
     rate = special.expit(logit_rate)
     scale = (1 - 1 / len(rate)) * (shares - np.eye(len(rate)))
     slope = (rate * (1 - rate))[:, None] * scale
@@ -305,8 +330,8 @@ def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
 def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
     """Weighted counts (K, K) of the trusted rows with each true label (row) and observed label (column).
 
-    Rows with some observed labels may have been chosen more often than others, which would distort the
-    frequencies. The weights correct this.
+    Rows with certain observed labels may have been chosen as trusted rows more often than others. The weights
+    correct the frequencies for this.
     """
     rows = np.flatnonzero(true >= 0)
     chosen = np.bincount(observed[rows], minlength=n_classes)
@@ -317,13 +342,16 @@ def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
 
 
 def _indicator(classes: IntArray, n_classes: int) -> sparse.csr_array:
-    """Sparse matrix (K, n) of the rows of every class."""
+    """Sparse matrix (K, n) whose entry (k, i) is 1 if row i has class k, and 0 otherwise."""
     n = len(classes)
     return sparse.csr_array((np.ones(n), (classes, np.arange(n))), shape=(n_classes, n))
 
 
 def _distributions(rows: _Rows, theta: Float, transition: Float) -> tuple[Float, Float, Float, Float]:
-    """Scaled logits, probabilities and posterior of the true classes, (n, K), and the log-likelihood (n,)."""
+    """Scaled logits, probabilities and posterior of the true classes, (n, K) each, and log-likelihood (n,).
+
+    The scaled logits do not include the biases.
+    """
     n_classes = rows.n_classes
     scaled = np.exp(theta[rows.predicted])[:, None] * rows.z
     log_p = special.log_softmax(scaled + theta[n_classes : 2 * n_classes], axis=1)
@@ -345,7 +373,7 @@ def _posterior(rows: _Rows, theta: Float, shares: Float) -> Float:
 
 
 def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
-    """Negative log-likelihood and its derivatives."""
+    """Negative log-likelihood of all rows, its derivatives, and the expected pairs, computed in parallel."""
     n_classes = rows.n_classes
     matrices = _transition(theta[2 * n_classes :], shares)
 
@@ -359,11 +387,12 @@ def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
 
 
 def _evaluate_block(rows: _Rows, theta: Float, matrices: tuple[Float, Float, Float]) -> _Evaluation:
-    """Negative log-likelihood of some rows, and its derivatives.
+    """Negative log-likelihood of some rows, its derivatives, and the expected pairs.
 
-    Let u be the scaled logits plus b, p the probabilities and r the posterior of the true classes. Then
-    ``∂loss/∂u = p − r`` and ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The derivative of the
-    log-likelihood in the logit of the noise rate of class k is ``r_k T'[k, y]/T[k, y]``.
+    For a row with the observed label y, let u be the scaled logits plus b, p the probabilities and r the
+    posterior of the true classes. Then ``∂loss/∂u = p − r`` and
+    ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The derivative of the log-likelihood in the logit of the
+    noise rate of class k is ``r_k T'[k, y]/T[k, y]``, where T' is the derivative of T.
     """
     n_classes, (transition, slope, curvature) = rows.n_classes, matrices
     w, p, r, likelihood = _distributions(rows, theta, transition)

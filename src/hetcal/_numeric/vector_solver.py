@@ -1,9 +1,9 @@
 """Vector scaling for many rows or classes by preconditioned L-BFGS.
 
-The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows. For many classes, only a 2 × 2 block of the Hessian is computed for each class, from more rows.
-In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes over the rows
-therefore usually suffice, and half the squared norm of the gradient estimates how much the loss can still
+The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed from a
+sample of the rows. For many classes, only a 2 × 2 block of the Hessian is computed for each class. In the
+preconditioned coordinates, the Hessian is close to the identity. Therefore, about fifteen passes over the
+rows usually suffice, and half the squared norm of the gradient estimates how much the loss can still
 decrease.
 """
 
@@ -26,11 +26,11 @@ from hetcal._warnings import emit
 __all__ = ["fit_vector_lbfgs"]
 
 
-_SAMPLE = 2000  # rows from which a full Hessian is computed, or 2K rows if that is more
+_SAMPLE = 2000  # a full Hessian is computed from about this many rows, or from 2K rows if that is more
 _MAX_FULL_HESSIAN = 300  # with more classes, second derivatives between different classes are ignored
-_ROWS_PER_CLASS = 20  # rows per class from which the 2 × 2 blocks of the Hessian are computed
+_ROWS_PER_CLASS = 20  # the 2 × 2 blocks of the Hessian are computed from about this many rows per class
 _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian
-# Stop when the mean loss can decrease by no more than this. The keys are the bytes per logit.
+# A fit stops when the mean loss can decrease by at most this. The keys are the numbers of bytes per logit.
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
 _PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow without bound
 _POLISH_STEPS = 4
@@ -41,12 +41,12 @@ LinearMap = Callable[[Float], Float]
 
 @with_one_blas_thread
 def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float]:
-    """Fit vector scaling to all rows; returns the parameters (2K,) and the summed loss."""
+    """Fit vector scaling to all rows; return the parameters (2K,) and the summed loss, penalty included."""
     rows = source.sample_rows(max(2 * _SAMPLE, _ROWS_PER_CLASS * source.n_classes))
     anchor = family.start(source.n_classes)
     total, _ = source.weights()
     to_theta, to_slope = _precondition(family, rows)
-    slope, mean_loss = np.zeros_like(anchor), 1.0  # from the last evaluation, for `stop_early`
+    slope, mean_loss = np.zeros_like(anchor), 1.0  # `value` updates them for `stop_early`
 
     def value(x: Float) -> tuple[float, Float]:
         nonlocal slope, mean_loss
@@ -69,9 +69,10 @@ def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float
 
 
 def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tuple[Float, Float, float]:
-    """Take a few quasi-Newton steps while they shorten the gradient.
+    """Take up to four more quasi-Newton steps, as long as each shortens the gradient.
 
-    Near the minimum, the gradient is more accurate than the loss.
+    Near the minimum, the gradient is more accurate than the loss. Returns the point, and the gradient and the
+    loss there.
     """
     x, slope, loss = solution.x, solution.jac, float(solution.fun)
     for _ in range(_POLISH_STEPS):
@@ -84,10 +85,11 @@ def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tup
 
 
 def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
-    """Return two linear maps between parameters and preconditioned coordinates.
+    """Return two linear maps that define the preconditioned coordinates.
 
-    The first maps coordinates to parameters minus the anchor. The second maps gradients with respect to the
-    parameters to gradients with respect to the coordinates.
+    The first maps the coordinates to the difference between the parameters and those of the best single
+    temperature. The second maps gradients with respect to the parameters to gradients with respect to the
+    coordinates.
     """
     n_classes = rows.z.shape[1]
     if n_classes > _MAX_FULL_HESSIAN:
@@ -105,7 +107,7 @@ def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMa
 
 
 def _precondition_by_class(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
-    """`_precondition` for many classes: only the 2 × 2 block of the Hessian for each class is used."""
+    """Return the maps of `_precondition` for many classes, from one 2 × 2 block of the Hessian per class."""
     step = max(1, len(rows) // (_ROWS_PER_CLASS * rows.z.shape[1]))
     sample = rows.z[::step]
 
@@ -123,7 +125,7 @@ def _precondition_by_class(family: VectorFamily, rows: Rows) -> tuple[LinearMap,
 
     scale, mixed, bias = np.sum(over_blocks(sum_block, *sample.shape), axis=0) / len(sample)
     added = family.ridge + max(_DAMPING * float(scale.mean() + bias.mean()) / 2, 1e-12)
-    # Entries of the Cholesky factors of all 2 × 2 blocks
+    # Entries of the Cholesky factor ((first, 0), (lower, last)) of every 2 × 2 block
     first = np.sqrt(scale + added)
     lower = mixed / first
     last = np.sqrt(bias + added - lower**2)

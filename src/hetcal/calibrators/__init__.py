@@ -15,7 +15,7 @@ from hetcal.calibrators.temperature import TemperatureScaling as TemperatureScal
 from hetcal.calibrators.toplabel import TopLabelHistogram as TopLabelHistogram
 from hetcal.calibrators.toplabel import TopLabelIsotonic as TopLabelIsotonic
 
-# Every calibrator imported above is public.
+# The public names are the imported calibrators, without their base class.
 __all__ = sorted(
     name
     for name, value in globals().items()

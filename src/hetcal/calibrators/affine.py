@@ -26,12 +26,12 @@ __all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 # Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
 # expensive. Otherwise, and for tensors on a device, it uses L-BFGS.
 _NEWTON_CLASSES = 300  # data with more classes do not count as small
-_NEWTON_WORK = 30_000_000  # data with more than this many rows times classes² do not count as small
+_NEWTON_WORK = 30_000_000  # data do not count as small if rows times classes² exceed this
 _NEWTON_FEW_CLASSES = 20  # up to this many classes count as few
 
 
 class VectorScaling(Calibrator):
-    """``softmax(a ⊙ z + b)``: a scale and a bias per class.
+    """``softmax(a ⊙ z + b)`` for logits z, with a scale and a bias per class.
 
     Decisions may change unless `keep_decision` is True.
 
@@ -39,10 +39,11 @@ class VectorScaling(Calibrator):
     ----------
     ridge : float
         Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, where α is the best single inverse temperature.
-        A large ridge approaches temperature scaling; zero gives vector scaling as in the paper.
+        With a large ridge, the result is close to temperature scaling. With zero, there is no penalty.
     center : bool
-        Whether to subtract the mean of each row first. As with a softmax, adding a constant to all logits of
-        a row then changes nothing.
+        Whether to subtract the mean of each row of logits first. As with a softmax, adding a constant to all
+        logits of a row then changes nothing. In the mean, logits count as at most 100 below the maximum of
+        their row.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))`` with
         ``u = a ⊙ z + b``. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -50,7 +51,7 @@ class VectorScaling(Calibrator):
 
     Attributes
     ----------
-    scale_, bias_ : (K,) arrays
+    scale_, bias_ : (K,) arrays, a and b
     """
 
     def __init__(self, ridge: float = 0.0, *, center: bool = False, keep_decision: bool = False) -> None:
@@ -95,9 +96,11 @@ class VectorScaling(Calibrator):
 
 
 class PlattScaling(Calibrator):
-    """Replace the confidence p̂ with ``sigmoid(a · logit(p̂) + b)``; other classes keep their proportions.
+    """Replace the confidence p̂ with ``sigmoid(a · logit(p̂) + b)``.
 
-    The confidence is the probability of the predicted class. The decision is always preserved; see `pool`.
+    The confidence is the probability of the predicted class. The other classes share the remaining
+    probability in the proportions of the softmax, unless one of them would overtake the predicted class. The
+    decision is always preserved.
 
     Parameters
     ----------
@@ -107,9 +110,10 @@ class PlattScaling(Calibrator):
         False: use the value of the sigmoid (but at least ``1/K``) as the confidence, and mix the other
         classes with the uniform distribution until none overtakes the predicted class.
 
-        True: give the predicted class and the classes that overtake it the mean of their probabilities. The
-        result is the nearest distribution that preserves the decision. Its NLL is usually lower, but the
-        confidence of such rows is higher than the value of the sigmoid.
+        True: give the predicted class and the classes that would overtake it the mean of their
+        probabilities. This is the smallest change, in KL divergence, that preserves the decision. The NLL is
+        usually lower than with False, but the confidence of such rows is higher than the value of the
+        sigmoid.
 
     Attributes
     ----------

@@ -49,8 +49,8 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if `_trust` is 1, its maximum
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # this limit applies to default candidates if decisions may change: they overfit more
-_SIMPLE_ROWS = 2.0  # rows that the prior on the weight of temperature scaling is worth, if decisions are kept
+_MIN_FREE_WEIGHT = 0.1  # this limit applies instead if the default candidates may change decisions
+_SIMPLE_ROWS = 2.0  # rows that the prior counts as for the candidate "TS", if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -112,7 +112,7 @@ def free_candidates(source: Source) -> dict[str, Any]:
 
 
 def _vector_scaling(n_rows: float, *, keep_decision: bool) -> VectorScaling:
-    """Vector scaling whose ridge is a normal prior on scales and biases with standard deviation 1."""
+    """Vector scaling whose ridge amounts to normal priors on scales and biases with standard deviation 1."""
     return VectorScaling(1 / n_rows, center=True, keep_decision=keep_decision)
 
 
@@ -140,17 +140,16 @@ class AutoCalibrator(Calibrator):
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        The notes below describe the default candidates, which depend on `keep_decision`. With
-        ``combine="best"``, the first of several candidates with equal scores is used.
+        The notes below describe the default candidates, which depend on `keep_decision`.
     cv : int, number of folds
         About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
         least twice as many rows, only a sample of them is cross-validated. The candidates with positive
-        weight are then fitted on all rows. For rows in batches or on Dask, the rows to cross-validate are
-        read into memory. They are the same rows as for arrays.
+        weight are then fitted on all rows. If the rows are in batches or on Dask, those to cross-validate are
+        read into memory; the sample is the same as for arrays.
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities, with weights chosen to minimise the cross-validated
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
-        the lowest NLL.
+        the lowest cross-validated NLL, or the first of several with equal NLL.
     keep_decision : bool
         Whether the default candidates preserve decisions. With False, some of them may change decisions,
         which lowers the NLL if many decisions are wrong in a systematic way. Not used with `candidates`.
@@ -163,47 +162,57 @@ class AutoCalibrator(Calibrator):
         Members with a weight below 0.5% are left out.
     has_final_step_ : bool, whether `best_` ends with the final class-wise Platt step described in the notes
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
-        ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
+        ``nll`` is the cross-validated NLL, and ``error`` is the standard error of its difference from the
+        lowest one. ``weight`` is the weight in the mixture; with ``combine="best"``, it is 1 for the best
+        candidate and 0 for all others.
     decision_cost_ : dict, or None
         What it costs to keep decisions, measured on left-out rows. The mixture or best candidate (without a
-        final step), which keeps decisions, is compared with a single calibrator that may change them:
-        binary scaling with a spline for two classes, matrix scaling with curves for up to 20, and vector
-        scaling for more. ``changed`` is the share of decisions that the latter changes. ``nll`` and
-        ``accuracy`` are those with decisions kept; ``free_nll`` and ``free_accuracy`` are those of the single
-        calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more than two standard
-        errors and by more than 2%. None if the cost was not measured: with `candidates`, with
-        ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
+        final step), which keeps decisions, is compared with a single calibrator that may change them. This
+        calibrator is binary scaling with a spline for two classes, matrix scaling with curves for 3 to 20
+        classes, and vector scaling for more. ``changed`` is the share of decisions that it changes, and
+        ``free_nll`` and ``free_accuracy`` are its NLL and accuracy. ``nll`` and ``accuracy`` are those with
+        decisions kept. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more than two standard
+        errors and by more than 2%. The attribute is None if the cost was not measured: with `candidates`,
+        with ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
 
     Notes
     -----
-    The default candidates are the identity, one temperature, shrunk class-wise temperatures, and others that
-    depend on the number of classes. For two classes, they are vector scaling followed by class-wise Platt
-    scaling, binary scaling with a spline, and binary scaling by isotonic regression. With 3 to 20 classes,
-    they are vector scaling followed by class-wise Platt scaling, and matrix scaling with a curve per class.
-    With more classes, matrix scaling would be too slow. They are vector scaling followed by shrunk class-wise
-    temperatures, one temperature followed by class-wise Platt scaling, and these two steps followed by vector
-    scaling and class-wise Platt scaling. All of them preserve decisions. If no row is misclassified, the
-    default candidates are only the identity and one temperature, whatever `keep_decision` is.
+    If no row is misclassified, the default candidates are only the identity and one temperature. Otherwise,
+    with ``keep_decision=True``, they are the identity, one temperature, shrunk class-wise temperatures, and
+    the following, all of which preserve decisions:
 
-    With ``combine="stack"``, a Dirichlet prior on the weights is worth one row per candidate, or two rows for
-    the default candidate with one temperature. Candidates with a weight below 3% are dropped. Two more steps
-    apply to the default candidates only. The identity receives the weight of about one additional row, as
-    insurance against errors that do not occur in the data. If the gain over one temperature exceeds its
-    standard error, a final class-wise Platt step corrects the mixture. This step is fitted on out-of-fold
-    predictions and shrunk towards the identity, and left out if a group has no out-of-fold predictions.
+    - For two classes: vector scaling followed by class-wise Platt scaling, binary scaling with a spline, and
+      binary scaling by isotonic regression.
+    - For 3 to 20 classes: vector scaling followed by class-wise Platt scaling, and matrix scaling with a
+      curve per class.
+    - For more classes, where matrix scaling with curves would be too slow: vector scaling followed by shrunk
+      class-wise temperatures, one temperature followed by class-wise Platt scaling, and these two steps
+      followed by vector scaling and class-wise Platt scaling.
 
-    With ``keep_decision=False``, the default candidates are the identity, one temperature, and others. For
-    two classes, they are vector scaling followed by class-wise Platt scaling, matrix scaling of
-    log-probabilities, and binary scaling with linear features, with a spline, and by isotonic regression.
-    With 3 to 20 classes, they are vector scaling and one temperature, each followed by class-wise Platt
-    scaling, matrix scaling of log-probabilities, and matrix scaling with a curve per class. With more
-    classes, they are one temperature followed by class-wise Platt scaling, and these two steps followed by
-    vector scaling and class-wise Platt scaling; with up to 150, also matrix scaling of centred logits. The
-    prior is worth one row for each candidate, candidates with a weight below 10% are dropped, and there is no
-    final step.
+    With ``keep_decision=False``, they are the identity, one temperature, and the following:
+
+    - For two classes: vector scaling followed by class-wise Platt scaling, matrix scaling of
+      log-probabilities, and binary scaling with linear features, with a spline, and by isotonic regression.
+    - For 3 to 20 classes: vector scaling followed by class-wise Platt scaling, one temperature followed by
+      class-wise Platt scaling, matrix scaling of log-probabilities, and matrix scaling with a curve per
+      class.
+    - For more classes: one temperature followed by class-wise Platt scaling, and these two steps followed by
+      vector scaling and class-wise Platt scaling. For up to 150 classes, also matrix scaling of centred
+      logits.
+
+    With ``combine="stack"``, a Dirichlet prior counts as one row for each candidate. With
+    ``keep_decision=True``, it counts as two rows for the default candidate with one temperature. Candidates
+    with a weight below 3% are dropped, and default candidates with ``keep_decision=False`` if their weight is
+    below 10%. If the candidates are the default ones, the identity then receives the weight of about one
+    additional row, as insurance against errors that do not occur in the data.
+
+    With default candidates, ``combine="stack"`` and ``keep_decision=True``, a final class-wise Platt step
+    corrects the mixture if the gain over one temperature exceeds its standard error. This step is fitted on
+    out-of-fold predictions and shrunk towards the identity. It is left out if a group has no out-of-fold
+    predictions.
     """
 
-    _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
+    _unsaved = ("candidates",)  # predictions need only `best_`
 
     def __init__(
         self,
@@ -227,8 +236,8 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    # `fit` sets the next two attributes. The properties are only for calibrators that earlier versions saved
-    # without these attributes.
+    # `fit` sets the attributes `has_final_step_` and `decision_cost_`. These properties provide them for
+    # calibrators that earlier versions of hetcal have saved without them.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -242,7 +251,7 @@ class AutoCalibrator(Calibrator):
 
     @property
     def advice_(self) -> str | None:
-        """Advice to allow changes of decisions if keeping them is costly, or None."""
+        """Sentence that recommends ``keep_decision=False`` if keeping decisions is costly, otherwise None."""
         return decision_advice(self.decision_cost_, "pass keep_decision=False")
 
     def _needs_memory(self) -> bool:
@@ -380,7 +389,10 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
 
 
 def _restricted_step(candidates: Mapping[str, Any]) -> Any:
-    """Binary, matrix or vector scaling (in this order) with which a candidate begins, or None."""
+    """Return the binary, matrix or vector scaling with which a candidate begins, or None.
+
+    If there are several, the kinds are preferred in this order.
+    """
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
     kinds = (BinaryScaling, MatrixScaling, VectorScaling)
     return next((step for kind in kinds for step in steps if isinstance(step, kind)), None)
@@ -407,11 +419,11 @@ class _Trial:
     ----------
     nll : (M, n) NLL of every candidate in every row
     confidence, rest : (M, n) probability of the predicted class, and of all other classes together
-        Like `nll`, both are zero for rows that could not be predicted.
+        Like `nll`, both are zero for rows that were not predicted.
     source : the n rows, which may be a sample of those of the fit
     group_names : names of the groups of all rows of the fit, or None
     free_nll, free_guess : (n,) NLL and decisions of a calibrator that may change decisions
-        None if none was tried.
+        None if no such calibrator was tried.
     """
 
     nll: Float
@@ -448,7 +460,7 @@ class _Trial:
 class _SharedFits:
     """Fits of candidates on the same rows; steps with which several chains begin are fitted only once.
 
-    Two chains share such steps only if these are the same objects.
+    Steps of two chains count as the same only if they are the same object.
     """
 
     def __init__(self, source: Source) -> None:
@@ -476,7 +488,7 @@ class _SharedFits:
         return self._fitted[id(step)]
 
     def after(self, step: Any) -> _SharedFits:
-        """Return the fits of the steps after `step`, whose log-probabilities are their logits."""
+        """Return the fits of the steps after `step`, on the logarithms of the probabilities of `step`."""
         if id(step) not in self._after:
             self._after[id(step)] = _SharedFits(self.source.transform(NextStep(self.fit_step(step))))
         return self._after[id(step)]
@@ -505,7 +517,7 @@ class _SharedPredictions:
         return self._probs[id(step)]
 
     def after(self, step: Any) -> _SharedPredictions:
-        """Return the predictions of the steps after `step`, whose log-probabilities are their logits."""
+        """Return the predictions of the steps after `step`, from the log-probabilities of `step`."""
         if id(step) not in self._after:
             z = log_for_next_step(self.predict_step(step))
             self._after[id(step)] = _SharedPredictions(self.fits.after(step), z, self.groups)
@@ -564,7 +576,10 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
 
 
 def _labels_of_mixture(trial: _Trial, weights: Float, predicted: IntArray) -> NoisyLabels | None:
-    """Noisy labels of the rows `predicted`, with what they say about the decisions of the mixture."""
+    """Noisy labels of the rows `predicted`, with their likelihoods if the mixture is right and if not.
+
+    The result is None if the labels are not noisy.
+    """
     labels = trial.source.rows.label_model
     if not isinstance(labels, NoisyLabels):
         return None
@@ -605,8 +620,9 @@ def _cross_validate(
 ) -> _Trial:
     """Out-of-fold predictions of every candidate for the rows of `source`.
 
-    `group_names` are those of all rows of the fit. `restricted`, if not None, is a step that keeps decisions
-    only because its `keep_decision` is True. Each fit of this step also predicts without keeping decisions.
+    `group_names` are the names of the groups of all rows of the fit. `restricted`, if not None, is a step
+    that keeps decisions only because its `keep_decision` is True. For `free_nll` and `free_guess`, each fit
+    of this step also predicts without keeping decisions.
     """
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
@@ -765,7 +781,10 @@ def _polish(w: Float, likelihood: Float, share: Float, prior: Float) -> Float:
 
 
 def _name(names: list[str], weights: Float, order: list[int]) -> str:
-    """Names of the members with their weights; very small weights are not shown."""
+    """Names of the members with their weights; members with very small weights are left out.
+
+    If one member remains, its name is shown without a weight.
+    """
     shown = [i for i in order if weights[i] >= _MIN_SHOWN_WEIGHT]
     if len(shown) == 1:
         return str(names[shown[0]])

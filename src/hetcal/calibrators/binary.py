@@ -22,19 +22,22 @@ __all__ = ["BinaryScaling"]
 _Features = Literal["linear", "quadratic", "beta", "spline", "isotonic"]
 
 # The widths for "isotonic" are in standard deviations of x.
-_CELL_WIDTH = 0.01  # x is rounded to multiples of this, so that the steps of f are not too steep
+_CELL_WIDTH = 0.01  # x is merged in cells of this width, so that the steps of f are not too steep
 _BEND_WIDTH = 1e-6  # width of the bends of f at the knots; so small that they are practically sharp
 
 
 class BinaryScaling(Calibrator):
     """``sigmoid(f(x))`` for class 1 of two classes, where f is a function of the log-odds x.
 
-    x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. It is clipped to
-    ``±log(2n + 1)``, where n is the number of rows (the effective sample size if they have weights), so that
-    probabilities of exactly 0 and 1 do not dominate the fit. Except for "isotonic", f is the identity plus
-    penalised features. The penalties are chosen from the data (empirical Bayes), so f stays close to the
-    identity if there are few rows, and rows that are separable or have only one label give finite parameters.
-    Decisions may change unless `keep_decision` is True. The two classes are treated alike.
+    x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. x is clipped to ±`limit_`, so that
+    probabilities of exactly 0 and 1 do not dominate the fit.
+
+    Except for "isotonic", f is the identity plus a weighted sum of features with penalised weights. The
+    penalties are chosen from the data (empirical Bayes). Therefore f stays close to the identity if there are
+    few rows, and the parameters are finite even if the rows are separable or all have the same label.
+
+    Decisions may change unless `keep_decision` is True. Exchanging the two classes only exchanges their
+    probabilities.
 
     Parameters
     ----------
@@ -45,15 +48,17 @@ class BinaryScaling(Calibrator):
 
         "quadratic": x and x².
 
-        "beta": x and ``log(1 + e^x) + log(1 + e^−x)``. These are the features of beta calibration (Kull et
-        al., 2017): they span the same functions as log p and log(1 − p).
+        "beta": x and ``log(1 + e^x) + log(1 + e^−x)``. With p = sigmoid(x), these span the same functions as
+        log p and log(1 − p), the features of beta calibration (Kull et al., 2017).
 
-        "spline": those of "beta", and smooth versions of ``|x − κ|`` with knots κ at quantiles of x: up to 8
-        broad ones and up to 12 fine ones, with widths of 0.7 and 0.2 standard deviations of x.
+        "spline": those of "beta", and smooth versions of ``|x − κ|`` with knots κ at quantiles of x. Up to 8
+        of them are broad and up to 12 are fine. Their widths are 0.7 and 0.2 standard deviations of x, but at
+        least 0.07 and 0.02.
 
         "isotonic": f never decreases, which the other features do not ensure, and has no penalty. Isotonic
         regression divides the rows into blocks. The probability of a block is ``(k + 1) / (n + 2)``, where k
-        of its n rows have the label 1 (Laplace's rule), so it is never 0 or 1. f interpolates linearly
+        of its n rows have the label 1 (Laplace's rule), so it is never 0 or 1. Weights count as numbers of
+        rows. Neighbouring blocks whose probabilities would decrease are averaged. f interpolates linearly
         between blocks.
     keep_decision : bool
         Whether to preserve the predicted class by clipping f(x) at 0. The probability of the predicted class
@@ -62,28 +67,29 @@ class BinaryScaling(Calibrator):
     Attributes
     ----------
     alpha_ : float, α
-    limit_ : float, x is clipped to ±limit
-        It can be smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
-        clearly lowers the NLL of one temperature.
+    limit_ : float, the largest absolute value of x after clipping
+        At most ``log(2n + 1)``, where n is the number of rows, or their effective sample size if they have
+        weights. It can be smaller if the logits give probabilities below about 1e-12, and clipping such
+        logits clearly lowers the NLL of temperature scaling.
     coefficients_ : dict, coefficients of f by feature
         The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta", "broad" and
-        "fine", or "isotonic". f(x) is ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` plus
-        ``Σ_j c_j · s(x, κ_j, h)`` for each of the arrays c (m,) "broad", "fine" and "isotonic", which have
-        their own knots κ and width h. s is ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with
-        ``t = (x − κ)/h``.
+        "fine", or "isotonic"; other coefficients are zero. f(x) is the sum of
+        ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` and of ``Σ_j c_j · s(x, κ_j, h)`` for each
+        of the arrays c (m,) "broad", "fine" and "isotonic", with their knots κ and width h. The function
+        ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h`` is a smooth ``|x − κ|``.
     knots_, widths_ : dict with the keys "broad" and "fine", or "isotonic"; empty for other features
         The knots κ, (m,) each, and the widths h.
-    scales_ : dict with the keys of `coefficients_`: standard deviations of the coefficients' normal priors
-        They refer to features that are scaled to mean 0 and standard deviation 1 (except the constant). The
-        priors are centred at the identity. Empty if `features` is "isotonic".
+    scales_ : dict with the keys of `coefficients_`: standard deviations of normal priors
+        The priors refer to features that are scaled to mean 0 and standard deviation 1 (except the constant),
+        and their mean is the identity ``f(x) = x``. Empty if `features` is "isotonic".
 
     Notes
     -----
     Since f depends on a single number per row, rows with the same label and nearly equal x are merged before
-    f is fitted. Near the mean of x, rows are merged if their x differ by at most about 1e-4 standard
-    deviations. The knots are quantiles of the merged rows. This makes fits fast: rows in batches are read
-    only two more times than for one temperature. Up to rounding errors, the result is the same for arrays,
-    batches and Dask.
+    f is fitted. The x of merged rows differ by at most about 6e-5 standard deviations near the mean of x, and
+    by about 1/2000 of the distance from the mean far from it. This makes fits fast: once `alpha_` and
+    `limit_` are known, rows in batches are read only twice. Up to rounding errors, the result is the same for
+    arrays, batches and Dask.
 
     Examples
     --------
@@ -153,7 +159,7 @@ class BinaryScaling(Calibrator):
     def _map(self) -> maps.Map:
         coefficients: dict[str, Any] = self.coefficients_
         polynomial = [coefficients.get(name, 0.0) for name in ("bias", "linear", "quadratic")]
-        # (knot, width, coefficient) of every smooth distance
+        # (knot, width, coefficient) of every smooth version of |x − κ|
         terms = [(0.0, 1.0, coefficients["beta"])] if "beta" in coefficients else []
         for kind, knots in self.knots_.items():
             terms += [(k, self.widths_[kind], c) for k, c in zip(knots, coefficients[kind], strict=True)]
@@ -182,9 +188,9 @@ def _isotonic_knots(rows: MergedRows, cell_width: float) -> tuple[Float, Float]:
     hits = sum_slices(member, rows.weight * rows.shares, len(cell))
     block = _isotonic_blocks(hits / n, n)
     n, hits = (sum_slices(block, values, block[-1] + 1) for values in (n, hits))
-    # With noisy labels, the number of hits is an estimate that may be negative.
+    # With noisy labels, `hits` is an estimate that may lie outside [0, n].
     size, hits = n + 2, np.clip(hits, 0, n) + 1
-    outer = _isotonic_blocks(hits / size, size)  # Laplace's rule may have changed the order of the blocks
+    outer = _isotonic_blocks(hits / size, size)  # Laplace's rule may make the values decrease
     size, hits = (sum_slices(outer, values, outer[-1] + 1) for values in (size, hits))
     value = np.asarray(logit(hits / size))
     block = outer[block]

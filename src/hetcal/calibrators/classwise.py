@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: one calibrator per slice, coupled by Γ."""
+"""Class-wise calibration with any base calibrator: one calibrator per slice of the rows."""
 
 from __future__ import annotations
 
@@ -38,42 +38,46 @@ from hetcal.partition import Slices, slice_source
 
 __all__ = ["ClassWise"]
 
-_MIN_ROWS = 20  # default of `min_samples` for bases without a fitter of their own in `_FITTERS`
+_MIN_ROWS = 20  # default of `min_samples` for bases whose class is not in `_FITTERS`
 _MAX_HESSIAN_BYTES = 1 << 31
 
 
 class ClassWise(Calibrator):
-    """Algorithm 1 of the paper for any base: one calibrator per slice, within Γ of a shared one.
+    """One calibrator per slice of the rows, for any base calibrator.
 
-    Slices are the predicted classes, or the groups that are passed to `fit`, or bundles of classes.
+    The slices are the predicted classes, the groups that are passed to `fit`, or bundles of classes. This is
+    Algorithm 1 of Zhao, Chen and Oymak (2020).
 
     Parameters
     ----------
     base : calibrator
-        For :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling`, the parameters C_k
-        of all slices are optimal subject to ``‖C_k − C_0‖₂ ≤ Γ``. Any other object with
-        ``fit(logits, labels)`` and ``predict_proba(logits)`` is fitted on each slice separately
-        (``gamma=inf``) or on all rows (``gamma=0``).
+        For :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling`, the loss is
+        minimised over the parameters C_k of all slices and shared parameters C_0, subject to
+        ``‖C_k − C_0‖₂ ≤ Γ`` (unless `gamma` is "bayes"). Any other object with ``fit(logits, labels)`` and
+        ``predict_proba(logits)`` is fitted on each slice separately (``gamma=inf``) or on all rows
+        (``gamma=0``).
     gamma : float, "cv" or "bayes"
         Γ, or how to choose it, as in :class:`ClassWiseTemperatureScaling`. "cv" needs the base
         :class:`TemperatureScaling`; "bayes" needs :class:`TemperatureScaling` or :class:`PlattScaling`.
     loss : "nll", "brier" or "ece"
         "brier" and "ece" need the base :class:`TemperatureScaling`.
     min_samples : int, optional
-        Slices with fewer rows use the shared fit. The default is 1 for the three classes named under `base`
-        and 20 for others.
+        Slices with fewer rows use the shared parameters, or the base fitted on all rows. The default is 1
+        for the three classes named under `base` and 20 for others.
     bundles : int or (K,) integers, optional
         As in :class:`ClassWiseTemperatureScaling`.
 
     Attributes
     ----------
-    parameters_ : (S, p) parameters of every slice, or None
-        None unless the base is one of the three classes named under `base`.
+    parameters_ : (S, p) array, or None
+        Parameters of every slice if the base is one of the three classes named under `base`, otherwise None.
     center_ : (p,) the shared parameters, or None if `parameters_` is None
     calibrators_ : one fitted base per slice, or None if `parameters_` is not None
-        Slices with few rows, and all slices if Γ is 0, have the base fitted on all rows.
+        Slices with fewer rows than `min_samples`, and all slices if Γ is 0, have the base fitted on all rows.
     gamma_ : float, the Γ that was used; with "bayes", an upper bound of ``‖C_k − C_0‖₂``
-    choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
+    choice_ : dict or None
+        With "cv", the values of Γ that were tried and their scores. With "bayes", the mean and the spread of
+        the prior. None if `gamma` is a number or, for :class:`PlattScaling`, if all slices have too few rows.
     n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
     """
@@ -137,7 +141,7 @@ class ClassWise(Calibrator):
 
 @dataclass(frozen=True)
 class _SliceFit:
-    """Result of a fit: parameters of every slice and their centre, or a calibrator for every slice."""
+    """Result of a fit: either the parameters of every slice and their centre, or a calibrator per slice."""
 
     gamma: float
     parameters: Float | None = None
@@ -199,7 +203,7 @@ def _fit_platt_bayes(model: ClassWise, source: Source) -> _SliceFit:
 def _fit_coupled(
     model: ClassWise, source: Source, slices: Slices, family: Family, gamma: float, *, can_shrink: bool
 ) -> _SliceFit:
-    """Fit each slice that has enough rows, within Γ of a shared centre; the others receive the centre."""
+    """Fit each slice that has enough rows, within Γ of a shared centre; other slices receive the centre."""
     n_parameters = family.start(source.n_classes).size
     separate = np.flatnonzero(~_is_thin(model, source, 1))
     if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
@@ -255,7 +259,7 @@ def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit: 
 
 
 def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
-    """Γ as a number, or an error if Γ is a string or the loss is not "nll"."""
+    """Return Γ as a number, or raise an error if Γ is a string or the loss is not "nll"."""
     name = type(model.base).__name__
     if model.loss != "nll":
         raise ValueError(f"loss must be 'nll' for {name}, which {reason}, got {model.loss!r}{remedy}")
@@ -275,7 +279,10 @@ def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
 
 
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
-    """One copy of `base` per slice, fitted on the slice if `separate` (S,) is True, else on all rows."""
+    """Return a fitted copy of `base` for every slice.
+
+    It is fitted on the slice if `separate` (S,) is True there, otherwise on all rows.
+    """
     fit = _fitter(base, rows)
     # Indexing with an array copies the rows, so a base may modify them.
     pooled = None if separate.all() else fit(np.arange(len(rows)))

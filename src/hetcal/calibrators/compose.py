@@ -16,11 +16,11 @@ __all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
 
 
 class Chain(Calibrator):
-    """A sequence of calibrators, each fitted on the logarithm of the previous calibrator's probabilities.
+    """A sequence of calibrators, each applied to the logarithms of the previous calibrator's probabilities.
 
-    For example, vector scaling with ``keep_decision=True`` changes how probability is divided among the
-    classes without changing a decision, and a second step of class-wise Platt scaling corrects the confidence
-    of each predicted class. :class:`AutoCalibrator` uses such sequences.
+    For example, a first step of vector scaling with ``keep_decision=True`` changes how probability is divided
+    among the classes without changing a decision. A second step of class-wise Platt scaling then corrects the
+    confidence for each predicted class. :class:`AutoCalibrator` uses such sequences.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Chain(Calibrator):
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
-    """Return calibrators as a list, or raise an error that names the argument."""
+    """Validate a sequence of calibrators and return it as a list; `name` is the argument in errors."""
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}; pass a list of them")
     if not steps:
@@ -100,7 +100,7 @@ class Mixture(Calibrator):
     Attributes
     ----------
     calibrators_ : list of the fitted calibrators
-    weights_ : (M,) array
+    weights_ : (M,) array, the weights scaled to sum to 1
     """
 
     def __init__(self, calibrators: Sequence[Any], weights: ArrayLike | None = None) -> None:
@@ -136,7 +136,7 @@ class Mixture(Calibrator):
 
 
 def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    """Return the weights of `n` members scaled to sum to 1, or raise an error."""
+    """Validate weights (n,), and return them scaled to sum to 1; None gives equal weights."""
     if weights is None:
         return np.full(n, 1 / n)
     try:

@@ -33,7 +33,8 @@ def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bo
     """Best inverse temperature of every slice within Γ of a common centre.
 
     The loss of a slice is the total weight of its rows times its Brier score or ECE, so the losses of slices
-    add up. The optimum of the NLL is one of the candidates, so the result is at least as good as it.
+    add up. The search also tries the inverse temperatures that minimise the NLL, so the loss of the result is
+    at most theirs.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")
@@ -52,14 +53,14 @@ def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bo
 
 
 def check_loss(loss: str) -> LossName:
-    """Return a valid loss, or raise an error that lists them."""
+    """Return `loss` if it is valid; otherwise raise an error that lists the valid losses."""
     return check_choice(loss, "loss", _LOSS_NAMES)
 
 
 def _search(
     source: MemorySource, value: Loss, bounds: Bounds, start: Float, size: int = _GRID_POINTS
 ) -> Float:
-    """Minimise the loss of every slice within `bounds`.
+    """Inverse temperature within `bounds` with the lowest loss, for every slice, (S,).
 
     The search refines the best point of a grid, or `start` (S,) if its loss is lower. Of grid points with the
     same loss, the one nearest to α = 1 is preferred.
@@ -80,7 +81,8 @@ def _search_coupled(
 ) -> tuple[Float, float]:
     """Best α of every slice (S,), and the centre from which none of them differs by more than Γ.
 
-    Three centres are tried: the best one of a grid, the pooled optimum, and the centre for the NLL.
+    Three centres are tried: the best one of a grid, the optimum of all rows together (`pooled`), and the
+    centre of the fit that minimises the NLL (`convex`).
     """
     grid = np.geomspace(*bounds, _GRID_POINTS)
     table = _tabulate(source, value, grid)
@@ -108,7 +110,7 @@ def _better(source: MemorySource, value: Loss, first: Float, second: Float) -> F
 
 
 def _refine(source: MemorySource, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
-    """Refine every log α on ever finer grids around it; the first grid extends `width` to both sides."""
+    """Improve every α on ever finer grids around it; in log α, the first grid extends `width` either way."""
     best = value(source, alpha)
     for _ in range(_REFINEMENTS):
         middle = alpha.copy()

@@ -29,7 +29,7 @@ _PARTS = {
     "spline": ("diagonal", "off-diagonal", "bias", "knots at 0", "broad features", "fine features"),
 }
 _Features = Literal["linear", "spline"]
-_SAMPLE = 50_000  # approximate size of a sample of rows, whose solution is the starting point for all rows
+_SAMPLE = 50_000  # approximate number of rows in a sample, from whose fit the fit to all rows starts
 _MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
@@ -38,26 +38,29 @@ _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each
 class MatrixScaling(Calibrator):
     """``softmax(α (I + D) z + b)``: the logit of one class may change the probability of another.
 
-    α is the best single inverse temperature. The diagonal of D, its other entries and the biases b are shrunk
-    towards zero, each with its own penalty. By default, a small or uninformative validation set therefore
-    gives almost temperature scaling. Decisions may change unless `keep_decision` is True.
+    α is the best single inverse temperature, and z are the logits. First, α z is transformed as described
+    under `center` and `limit_`. The diagonal of D, its other entries and the biases b are shrunk towards
+    zero, each of these three parts with its own penalty. By default, a small or uninformative validation set
+    therefore gives almost temperature scaling. Decisions may change unless `keep_decision` is True.
 
     Parameters
     ----------
     penalty : "bayes", "cv", or numbers
-        "bayes" chooses the penalties by maximum evidence. "cv" starts from these and multiplies one
-        after the other by 1/16, 1/4, 1, 4 or 16, whichever gives the lowest cross-validated NLL. A number is
-        the penalty of all parts; three numbers p are the penalties of the diagonal, of the other entries and
-        of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL.
-        With ``features="spline"``, there are six penalties; see the notes. ``inf`` fixes a part at zero.
+        "bayes" chooses the penalties by maximising the evidence (the marginal likelihood). "cv" starts from
+        these penalties and changes one after the other: it multiplies each by the factor out of 1/16, 1/4, 1,
+        4 and 16 that gives the lowest cross-validated NLL. A single number is the penalty of all parts. Three
+        numbers p are the penalties of the diagonal, of the other entries and of the biases:
+        ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL. With
+        ``features="spline"``, there are six penalties; see the notes. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
         What is subtracted from each row of α z: ``log Σ exp`` of the row, or its mean. Adding a constant to
         all logits of a row then changes nothing. With "logsumexp", α z becomes log-probabilities, as in
         Dirichlet calibration.
     features : "linear" or "spline"
-        With "spline", each class also has a curve: a smooth function of its log-odds t (the class against all
-        others, at the best single temperature) that is added to its calibrated logit. Curves correct errors
-        that no linear function of the logits can, such as those of naive Bayes and nearest neighbours.
+        With "spline", each class also has a curve, which is added to its calibrated logit. The curve is a
+        smooth function of t, the log-odds of the class against all others at the best single temperature.
+        Curves correct errors that no linear function of the logits can, such as those of naive Bayes and
+        nearest neighbours.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))``, where u are the
         calibrated logits. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -67,33 +70,36 @@ class MatrixScaling(Calibrator):
     Attributes
     ----------
     alpha_ : float, α
-    limit_ : float, at most ``log(K n)``, where n is the number of rows (with weights, their effective number)
-        Entries of α z that are further than this below the maximum of their row are raised to this distance,
-        because n rows cannot tell smaller probabilities apart. The limit can be lower if some probabilities
-        are below about 1e-12 and clipping them clearly lowers the NLL of one temperature; α is then the best
-        inverse temperature of the clipped logits. A class whose logit is more than 10,000 below the maximum
-        is masked: it stays practically impossible.
+    limit_ : float, the largest distance of an entry of α z below the maximum of its row
+        Lower entries are raised to this distance. The limit is at most ``log(K n)``, where n is the number of
+        rows (with weights, their effective number), because n rows cannot tell smaller probabilities apart.
+        It can be lower if the logits give probabilities below about 1e-12, and clipping such logits clearly
+        lowers the NLL of temperature scaling; α is then the best inverse temperature of the clipped logits. A
+        logit more than 10,000 below the maximum is not raised, so its class stays practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     curves_ : dict of the arrays "knots", "widths" and "weights", (K, m) each, or None
         The curve of class k is ``Σ_j weights[k, j] · s(t, knots[k, j], widths[k, j])`` with
-        ``s(t, κ, h) = h log(1 + e^v) + h log(1 + e^−v)``, ``v = (t − κ)/h``, where t is clipped to ±limit.
+        ``s(t, κ, h) = h log(1 + e^v) + h log(1 + e^−v)`` and ``v = (t − κ)/h``, where t is clipped to
+        ±`limit_`.
         None if `features` is "linear".
     penalty_ : (3,) or, with curves, (6,) array
         The penalties of the diagonal, the other entries and the biases, and the three of the curves.
 
     Notes
     -----
-    A curve is a sum of smooth versions of ``|t − κ|``: one with its knot κ at 0, which together with D and b
-    gives the functions of beta calibration (Kull et al., 2017), and four broad and eight fine ones with knots
-    at quantiles of t, which are 0.7 and 0.2 standard deviations of t wide. Quantiles and deviations are
-    weighted by p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say little
-    about the curve. The last three penalties are those of these three kinds of summands. They refer to
-    summands that are scaled to mean 0 and standard deviation 1 with the same weights.
+    A curve is a weighted sum of 13 features, smooth versions of ``|t − κ|``. One has its knot κ at 0. For two
+    classes, it gives, together with D and b, the functions of beta calibration (Kull et al., 2017). Four
+    broad features and eight fine ones have knots at quantiles of t. Their widths are 0.7 and 0.2 standard
+    deviations of t, but at least 0.07 and 0.02. In the quantiles and the standard deviation, rows have the
+    weight p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say little
+    about the curve. The last three penalties are those of the feature with knot 0, of the broad and of the
+    fine features. They refer to features that are scaled to mean 0 and standard deviation 1 with the same
+    weights.
 
-    For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
-    have too many entries for data of usual size. Each row of D then has only 16 entries besides the
-    diagonal: one for each class with which the class of the row is confused most.
+    For given penalties and labels without noise, the problem is convex and solved exactly. With more than 150
+    classes, a full D would have too many entries for data of usual size. Each row of D then has only 16
+    entries besides the diagonal: those of the 16 classes with which the class of the row is confused most.
 
     Examples
     --------
@@ -241,7 +247,10 @@ def _check_penalty(penalty: Any, parts: Sequence[str]) -> Float | None:
 
 
 def _cross_validate(source: Source, options: _Options, penalty: Float, n_folds: int) -> Float:
-    """Penalties near `penalty` with the lowest NLL of left-out rows, chosen one after the other."""
+    """Penalties near `penalty` with the lowest NLL on left-out rows, chosen one after the other.
+
+    The result is `penalty` itself if no row can be left out.
+    """
     folds = [(_Problem.of(train, options), test) for train, test in source.split(n_folds)]
     if not folds:
         return penalty

@@ -43,7 +43,7 @@ Gamma = float | Literal["cv", "bayes"]
 
 
 class Identity(Calibrator):
-    """``softmax(z)``: no calibration. If `probs` are passed, they are returned unchanged.
+    """``softmax(z)`` of the logits z: no calibration. If `probs` are passed, they are returned unchanged.
 
     Examples
     --------
@@ -80,8 +80,9 @@ class _WithStandardErrors(Calibrator, register=False):
     ) -> Any:
         """Calibrated probabilities (n, K); with `return_std`, also their standard errors (n, K).
 
-        The standard errors reflect only the uncertainty of the temperatures. The other parameters are
-        those of `predict_proba` of every calibrator.
+        With ``return_std=True``, the result is a tuple of two arrays, and the input must not be a tensor or
+        batches. The standard errors reflect only the uncertainty of the temperatures. All other parameters
+        are those of ``predict_proba`` of any calibrator.
         """
         predict = self._predict
         if return_std:
@@ -94,11 +95,11 @@ class _WithStandardErrors(Calibrator, register=False):
 
 
 class TemperatureScaling(_WithStandardErrors):
-    """``softmax(α z)`` with one inverse temperature for all rows.
+    """``softmax(α z)`` of the logits z, with one inverse temperature α for all rows.
 
     Parameters
     ----------
-    alpha_bounds : (lower, upper), both positive
+    alpha_bounds : (lower, upper), the range of α; both positive and finite
     loss : "nll", "brier" or "ece"
         "brier" and "ece" are minimised by a grid search with refinement.
 
@@ -107,7 +108,7 @@ class TemperatureScaling(_WithStandardErrors):
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
         Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`, it
-        includes the estimated bias that remains; see the notes of `fit`.
+        includes an estimate of the bias of `alpha_`; see the notes of `fit`.
 
     Examples
     --------
@@ -147,19 +148,21 @@ class TemperatureScaling(_WithStandardErrors):
 
 
 class ClassWiseTemperatureScaling(_WithStandardErrors):
-    """``softmax(α_ŷ z)``: one inverse temperature per predicted class ŷ, called CTS in the paper.
+    """``softmax(α_ŷ z)`` of the logits z, with one inverse temperature per predicted class ŷ.
 
-    For a numeric `gamma` and the NLL, the solution is exact: it minimises
-    ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds. If `groups` are
-    passed to `fit`, there is one temperature per group instead.
+    This is class-wise temperature scaling (CTS) of Zhao, Chen and Oymak (2020). For a numeric `gamma` and the
+    NLL, the solution is exact: it minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` over all α_k and a shared
+    centre α_0, subject to ``|α_k − α_0| ≤ Γ`` and the bounds. If `groups` are passed to `fit`, there is one
+    temperature per group instead.
 
     Parameters
     ----------
     gamma : float, "cv" or "bayes"
         Γ: 0 is temperature scaling, inf calibrates each class separately. "cv" chooses Γ by cross-validated
-        NLL. "bayes" shrinks log α_k towards a common mean, more strongly for classes with fewer rows.
+        NLL. "bayes" shrinks log α_k towards a common mean, more strongly if the rows of class k determine α_k
+        less precisely.
     alpha_bounds : (lower, upper)
-        Range of every α; in the paper it is (0, ∞).
+        Range of every α; both bounds are positive and finite.
     bundles : int or (K,) integers, optional
         Bundles of classes that share a temperature: either the number of bundles, which
         :func:`hetcal.partition.bundle_classes` then forms, or the bundle of every class.
@@ -172,20 +175,24 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
     ----------
     alpha_ : (K,) inverse temperature of every class, or of every group
     alpha_std_ : (K,) standard errors of `alpha_`
-        Infinite at a bound; nan if the loss is not "nll". With ``gamma="bayes"``, posterior standard
-        deviations. A class whose temperature is limited by Γ has the standard error of the pooled fit.
+        Infinite at a bound; nan if the loss is not "nll". Classes whose temperature is limited by Γ, and
+        classes that were never predicted, have the standard error of a single temperature for all rows. With
+        ``gamma="bayes"``, the values are posterior standard deviations.
     alpha0_ : float, the centre α_0, which is also used for classes that were never predicted
     gamma_ : float, the Γ that was used; with "bayes", the largest ``|α_k − α_0|``
     n_samples_ : (K,) number of rows predicted as each class, or of each group
     groups_ : group names in the order of `alpha_`, or None
-    choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
+    choice_ : dict, or None if `gamma` is a number
+        With "cv", the values of Γ that were tried and their scores. With "bayes", the mean and the standard
+        deviation of the prior of log α_k.
 
     Notes
     -----
-    If noise can explain all errors in a class, its noisy labels hardly limit α. With `transition`, the loss
-    of every class with noise therefore includes one pseudo-observation (except for "bayes"): the mean
-    cross-entropy of the rows of the class relative to the shared temperature. Its weight is lower if less
-    than one wrong label is expected in the class.
+    With `transition`, noise may explain all errors in a class, and its labels then hardly limit α. For
+    Γ > 0, the loss of every class with noise therefore includes a pseudo-observation: the mean cross-entropy
+    of the rows of the class relative to their probabilities at the best single temperature. It counts as one
+    row, or less if fewer than one wrong label is expected among the rows of the class. With "bayes", there
+    are no pseudo-observations.
 
     Examples
     --------
@@ -250,7 +257,7 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
 def fit_temperatures(
     source: Source, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
 ) -> TemperatureFit:
-    """Fit the inverse temperatures of all slices, for a numeric Γ or one chosen by "cv" or "bayes"."""
+    """Fit the inverse temperatures of all slices; `gamma` is a number, "cv" or "bayes"."""
     check_loss(loss)
     if not isinstance(gamma, str):
         number = check_gamma(gamma)
@@ -271,7 +278,7 @@ def fit_temperatures(
 
 
 def warn_slices_at_bound(fit: TemperatureFit, fitted: BoolArray, slices: Slices, bounds: Any) -> None:
-    """Warn about slices with an optimal temperature at a bound, among those in the mask `fitted` (S,)."""
+    """Warn about slices whose optimal α is at a bound; `fitted` (S,) marks the slices to consider."""
     at_bound = fit.at_bound & fitted
     can_tie = bool(np.isinf(fit.gamma) and (fitted & ~at_bound).any())
     warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)

@@ -19,7 +19,7 @@ from hetcal.metrics.binning import bin_edges, check_binning
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
 
 
-# Confidences count as equal if they differ by less than this, relative to their distance from 1. Otherwise
+# Confidences count as equal if they differ by at most this, relative to their distance from 1. Otherwise
 # rounding in runtimes that compute in float32 could move rows with equal scores, such as those of a random
 # forest, to different sides of a bin edge.
 _TOLERANCE = 1e-6
@@ -27,7 +27,7 @@ _MAX_RANGE = 1e-5  # maximum range of confidences that are merged into one, rela
 
 
 class _TopLabelCalibrator(Calibrator, register=False):
-    """A calibrator that maps only the confidence; the other classes share the rest."""
+    """A calibrator that maps only the confidence; the other classes share the remaining probability."""
 
     preserves_decision = True
 
@@ -46,10 +46,12 @@ class _TopLabelCalibrator(Calibrator, register=False):
 class TopLabelIsotonic(_TopLabelCalibrator):
     """A non-decreasing, piecewise linear map from confidence to accuracy, fitted by isotonic regression.
 
+    The decision is preserved, so the new confidence is at least ``1/K``.
+
     Attributes
     ----------
-    x_, y_ : (m,) knots of the map: confidence ``x_[i]`` becomes ``y_[i]``
-        Values between the knots are interpolated.
+    x_, y_ : (m,) knots of the map: confidence ``x_[i]`` becomes ``y_[i]``, or ``1/K`` if this is larger
+        Values between the knots are interpolated. Outside the knots, the map is constant.
 
     Examples
     --------
@@ -74,9 +76,11 @@ class TopLabelIsotonic(_TopLabelCalibrator):
 class TopLabelHistogram(_TopLabelCalibrator):
     """Histogram binning: every confidence is replaced with the accuracy of its bin.
 
+    The decision is preserved, so accuracies below ``1/K`` are replaced with ``1/K``.
+
     Parameters
     ----------
-    n_bins : int, number of bins
+    n_bins : int, number of bins; with "mass", there are fewer bins if many confidences are equal
     binning : "mass" or "width"
         "mass" gives every bin about the same number of rows, or the same total weight if the rows have
         weights. "width" gives all bins the same width.

@@ -27,7 +27,7 @@ _N_STEPS = 8  # steps of the progress bar: the diagnosis, five methods, the figu
 
 
 def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Run the demo and write its figures, summary and report to the folder `output`."""
+    """Run the demo, write its figures, summary and report to the folder `output`, and return the results."""
     output.mkdir(parents=True, exist_ok=True)
     example = examples.load_example("cifar10-noisy")
     test = example.judged

@@ -41,7 +41,7 @@ def fit_file(
     """Fit a calibrator to the validation rows of a file; the arguments are the options of `hetcal fit`.
 
     `columns` contains the options `label_column` and `id_column`. `transition` describes the label noise, as
-    in ``fit``.
+    the argument of this name in the calibrators' ``fit``.
     """
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
@@ -59,7 +59,7 @@ def fit_file(
 
 
 def describe_auto(model: Any) -> dict[str, Any] | None:
-    """Return the candidates and the advice of an AutoCalibrator; None for other calibrators."""
+    """Return what an AutoCalibrator selected, its candidates and its advice; None for other calibrators."""
     if not isinstance(model, AutoCalibrator):
         return None
     return {

@@ -28,10 +28,10 @@ ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz f
 def select_class_names(
     path: Path | None, data: logits_files.LogitsFile, model: Any = None
 ) -> list[str] | None:
-    """Return the class names in the file ``--classes``, or those of the logits file if `path` is None.
+    """Return the class names in the file `path`, or those of the logits file if `path` is None.
 
-    A file with one column of probabilities names only class 1. If the fitted calibrator `model` knows that
-    class, the calibrator supplies the name of class 0.
+    A logits file with one column of probabilities names only class 1. If the fitted calibrator `model` knows
+    that class, the calibrator supplies the name of class 0.
     """
     if path is None:
         if data.has_one_column and data.class_names is not None:
@@ -50,7 +50,7 @@ def select_class_names(
 
 
 def read_class_names(path: Path, n_classes: int) -> list[str]:
-    """Read one printable class name per line."""
+    """Read one class name from each line that is not blank, and replace unprintable characters."""
     names = [printable(line) for line in _read_lines(path, "--classes")]
     if len(names) != n_classes:
         raise ValueError(
@@ -74,7 +74,7 @@ def read_groups(path: Path) -> list[str]:
 def read_counts(path: Path) -> list[int]:
     """Read the last comma-separated field of each line as an integer, dropping fractions.
 
-    The first line is skipped as a header if this field contains anything but digits and one decimal point.
+    The first line is skipped as a header unless its last field consists of digits and at most one point.
     """
     fields = [line.split(",")[-1].strip() for line in _read_lines(path, "--train-counts")]
     if fields and not fields[0].replace(".", "", 1).isdigit():
@@ -124,11 +124,13 @@ def parse_gamma(text: str | None) -> float | str | None:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"--gamma must be a number, inf, cv or bayes, got {text!r}") from None
+        raise ValueError(
+            f"--gamma must be a number, inf, cv or bayes, got {text!r}; pass one of these"
+        ) from None
 
 
 def check_column_order(model: Any, names: list[str] | None, data: logits_files.LogitsFile) -> None:
-    """Reject numeric labels if the columns are in a different order than when `model` was fitted."""
+    """Raise an error if labels are numbers and the columns are in another order than in the fit."""
     if names is None or data.labels_by_name or data.has_one_column:
         return
     fitted = getattr(model, "class_names_", None)
@@ -153,7 +155,7 @@ def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
 
 
 def _parse_numbers(text: str, rule: str) -> list[float]:
-    """Parse numbers separated by commas; `rule` is the first part of the error."""
+    """Parse numbers separated by commas; `rule` is the beginning of the message if this fails."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

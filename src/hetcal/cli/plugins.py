@@ -16,7 +16,8 @@ _PAPER_COMMANDS = ("train", "reproduce", "pages")
 def add_installed_commands(target: typer.Typer = app) -> None:
     """Add the commands of installed packages.
 
-    For each command of hetcal-paper that is missing, add one that says how to install it.
+    For each command of hetcal-paper that is missing, add a command whose error says how to install
+    hetcal-paper.
     """
     entry_points = metadata.entry_points(group="hetcal.commands")
     for entry_point in entry_points:

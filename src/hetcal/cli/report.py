@@ -89,7 +89,9 @@ def report(
                 f"--label-noise must lie in (0, 1), got {label_noise:g}; pass the largest rate to consider"
             )
         if markdown is not None and output is not None and markdown.absolute() == output.absolute():
-            raise ValueError(f"--markdown must be another file than --output, got {str(output)!r} for both")
+            raise ValueError(
+                f"--markdown must be another file than --output, got {str(output)!r} for both; rename one"
+            )
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         result = collect_report(
             data,

@@ -53,8 +53,8 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     """Print the verdicts on the classes, smallest p-value first, and the hints.
 
-    The class, its verdict, its gap and its number of rows are always shown. The other columns are shown if
-    there is room.
+    The columns with the class, its verdict, its gap and its number of rows are always shown. The other
+    columns are shown if they fit.
     """
     title = f"By predicted class{result.labels.note}"
     console().print(as_rich(diagnosis_tables(result, title, max_classes, _PRINT_ALL)))

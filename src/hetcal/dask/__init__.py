@@ -1,7 +1,8 @@
 """Calibration of rows that are distributed over a Dask cluster.
 
-A pass over the rows runs one task per block, on the worker that stores the block, and then adds the small
-results in a fixed order. A fit is therefore bit-identical for any number of workers, even if one is lost.
+A pass over the rows runs one task per block, on the worker that stores the block. The results of the tasks
+are small, and they are merged in a fixed order. A fit is therefore bit-identical for any number of workers,
+even if a worker is lost.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ def rows(
     Parameters
     ----------
     logits : Dask array (n, K), or Dask dataframe
-        Each chunk of rows, or partition, is a block; 10 to 200 MB work best.
+        Each chunk of rows, or each partition, is a block. Blocks of 10 to 200 MB work best.
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
-        Columns of the logits in the order of the classes, or one column of lists. By default, the columns
-        that another argument names and the index columns (``__null_dask_index__``) are left out. If several
-        columns remain, the numeric ones contain the logits; a single one must contain lists. If the default
-        columns are named by number, such as ``10`` or ``logit_10``, and the numbers are not 0, 1, 2, … in
-        order, labels refer to the numbers: label 10 means the column with number 10.
+        Columns of the logits in the order of the classes, or one column of lists.
+
+        By default, all columns are used except those that another argument names and index columns, such as
+        ``__null_dask_index__``. If several columns remain, the numeric ones contain the logits. If a single
+        column remains, it must contain lists. If the columns that are used by default are named by number,
+        such as ``10`` or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the
+        numbers: label 10 means the column with number 10.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
@@ -70,7 +73,7 @@ def rows(
     elif columns is not None:
         raise ValueError(
             f"columns must be left out unless logits are a Dask dataframe, got {columns!r}; pass a dataframe "
-            "or leave it out"
+            "or leave out columns"
         )
     else:
         parts = array_parts(logits, present)
@@ -95,11 +98,14 @@ def read_parquet(
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default the columns whose names start with ``logit_``, if there are two or more; else the only
-        column of lists; else all numeric columns that no other argument names and that do not store the index
-        of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``, and the numbers
-        are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column with number 10.
-    sample_weight, groups : columns
+        By default, the numeric columns whose names start with ``logit_``, if there are at least two. If not,
+        the only column of lists or, without such a column, all numeric columns. Columns that another argument
+        names and columns that store the index of a data frame are not used.
+
+        If the columns that are used by default are named by number, such as ``10`` or ``logit_10``, and the
+        numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column with
+        number 10.
+    sample_weight, groups : columns, optional
     block_rows : int, optional
         Maximum number of rows in a block of several row groups. By default, such a block has at most about
         16 million logits. A row group is never divided, so each must fit in the memory of a worker.

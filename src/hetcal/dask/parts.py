@@ -33,8 +33,8 @@ __all__ = [
     "write_part",
 ]
 
-_BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # temporary folders of `new_folder`
+_BLOCK_ELEMENTS = 1 << 24  # maximum number of logits per block of several row groups: 64 MiB of float32
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # names of the temporary folders that `new_folder` creates
 _ALL_ROWS = 1 << 30  # batch size that is large enough to read a row group as one batch
 
 
@@ -86,7 +86,7 @@ def load_dask() -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a Dask dataframe, without importing the dataframe module."""
+    """Whether a value is a Dask dataframe; this check does not import the dataframe module."""
     return bool(load_dask().is_dask_collection(value) and hasattr(value, "columns") and value.ndim == 2)
 
 
@@ -115,13 +115,13 @@ def array_parts(logits: Any, other_arrays: Mapping[str, Any]) -> Parts:
 
 
 def frame_parts(frame: Any, columns: str | list[str] | None, other_columns: Mapping[str, Any]) -> Parts:
-    """Blocks of a Dask dataframe."""
+    """Blocks of a Dask dataframe; `other_columns` maps names of arguments of :func:`rows` to columns."""
     for name, column in other_columns.items():
         if not isinstance(column, str) or column not in frame.columns:
             shown = repr(column) if isinstance(column, str) else type(column).__name__
             raise ValueError(
                 f"{name} must be a column of the dataframe ({_list_names(frame.columns)}), got {shown}; "
-                "pass its name"
+                "pass the name of one of these columns"
             )
     logits = _logits_columns(frame, columns, list(other_columns.values()))
     partitions = frame[[*logits, *other_columns.values()]].to_delayed()
@@ -140,7 +140,7 @@ def parquet_parts(
     other_columns: Mapping[str, str | None],
     block_rows: int | None,
 ) -> Parts:
-    """Blocks of a Parquet dataset."""
+    """Blocks of a Parquet dataset; `other_columns` maps names of arguments of `read_parquet` to columns."""
     if block_rows is not None:
         block_rows = check_integer(block_rows, "block_rows", minimum=1)
     if isinstance(path, str | os.PathLike) and Path(path).exists():
@@ -166,7 +166,7 @@ def parquet_parts(
 def new_folder(folder: Any) -> Iterator[str]:
     """Create a folder, locally or at an address such as s3://, and yield where its files must be written.
 
-    The files of a local folder are written to a temporary folder inside it and moved once all are complete.
+    Files of a local folder are written to a temporary subfolder and moved once all of them are complete.
     """
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
@@ -205,7 +205,8 @@ def write_part(
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
     system, base = fs.FileSystem.from_uri(destination)
-    # If a worker dies while writing, the incomplete file remains; readers ignore names that start with a dot.
+    # If a worker dies while writing, the incomplete file remains. Readers ignore it, because its name starts
+    # with a dot.
     temporary = f"{base}/.{uuid4().hex}"
     try:
         parquet.write_table(table, temporary, filesystem=system)
@@ -304,9 +305,10 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Divide a dataset into blocks of whole row groups; yield the fragments and the rows of each block.
+    """Divide a dataset into blocks of whole row groups; yield the fragments and number of rows of each.
 
-    A block has at most `max_rows` rows, unless it is a single row group. It has one fragment per file.
+    A block has at most `max_rows` rows, unless it is a single row group. Its fragments are the parts of the
+    files that it contains, one per file.
     """
     selected: list[tuple[Any, list[int]]] = []
     n_rows = 0
@@ -338,8 +340,8 @@ def _read_row_groups(
     from pyarrow.dataset import FileSystemDataset
 
     batches: list[dict[str, NDArray[Any]]] = []
-    # Every file is read with its own schema, so that different types raise an error instead of being cast
-    # to those of the first file.
+    # Every file is read with its own schema, so that later checks see the values as they are stored. With the
+    # schema of the dataset, the values would be cast to the types of the first file.
     for file in fragments:
         dataset = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
         batches += ParquetBatches(dataset, logits, other_columns, _ALL_ROWS, 1, by_number=by_number)()

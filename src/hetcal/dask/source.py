@@ -23,14 +23,14 @@ from hetcal.dask.parts import Parts, load_dask, new_folder, write_part
 
 __all__ = ["DaskRows", "Store", "client_or_current"]
 
-# Logits, labels, predicted classes, weights and groups of a block; a tuple, because Dask can measure its size
+# Logits, labels, predicted classes, weights and groups of a block, in a tuple, whose size Dask can measure
 LoadedBlock = tuple[FloatArray, CodeArray, CodeArray, NDArray[np.float64] | None, NDArray[Any] | None]
 Transform = Callable[[FloatArray, Any], FloatArray]
 # A task on one block; its arguments are the number of the block, the `_Work` to do, and the loaded block,
 # which is None for a block without rows
 BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # how often a task is repeated after an error; repetitions because a worker is lost do not count
+_RETRIES = 3  # how often a task is repeated after errors, in addition to repetitions after a lost worker
 _FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
 _OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written besides the column of lists
@@ -40,8 +40,8 @@ _INITIAL_ELEMENTS = 1 << 20  # approximate number of logits from which initial v
 class DaskRows:
     """Logits and labels in blocks on a Dask cluster, created by :func:`rows` and :func:`read_parquet`.
 
-    Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept them in place of arrays. So does
-    ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.TopLabelIsotonic`.
+    Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept DaskRows in place of arrays. So
+    does ``fit``, unless the calibrator needs all rows in memory, as :class:`hetcal.TopLabelIsotonic` does.
     """
 
     def __init__(self, store: Store, transforms: tuple[Transform, ...] = ()) -> None:
@@ -78,7 +78,7 @@ class DaskRows:
         return results
 
     def first(self) -> Block:
-        """Return a sample of the first block that has rows of positive weight, for initial values."""
+        """Return sampled rows of the first block with rows of positive weight, to compute initial values."""
         return self._first
 
     def group_names(self) -> NDArray[Any] | None:
@@ -98,7 +98,7 @@ class DaskRows:
         return load_dask().array.Array(graph, name, chunks, dtype=dtype)
 
     def to_parquet(self, folder: str | Path, *, column: str = "probs") -> None:
-        """Write all rows to a folder that the workers share, one file per block.
+        """Write all rows to a folder that the workers share, one file per block that has rows.
 
         In a local folder, the files appear when all of them are complete. At an address such as ``s3://``,
         each file appears when it is complete.
@@ -106,7 +106,7 @@ class DaskRows:
         Parameters
         ----------
         folder : path or address, new or empty
-        column : name of the column with the values as lists
+        column : name of the column that contains the logits, or the result of `transform`, as lists
             The other columns are ``label`` and, if the rows have them, ``sample_weight`` and ``group``.
         """
         if not column or column in _OTHER_COLUMNS:
@@ -143,7 +143,7 @@ class Store:
     ----------
     parts : blocks to be read
     client : distributed.Client, or None for Dask's local scheduler
-    persist : whether blocks stay in the memory of the cluster
+    persist : whether blocks stay in the memory of the cluster; ignored without a client
     """
 
     def __init__(self, parts: Parts, client: Any, persist: bool) -> None:
@@ -175,7 +175,10 @@ class Store:
     def combine(
         self, task: BlockTask, work: _Work, merge: Callable[[list[Any]], Any], *, persist: bool = True
     ) -> Any:
-        """Apply `task` to every block and merge the results in a tree of fixed shape."""
+        """Apply `task` to every block, merge the results and return the final one.
+
+        The results are merged in a tree whose shape depends only on the number of blocks.
+        """
         token = uuid4().hex
         task_name, merge_name = f"hetcal-pass-{token}", f"hetcal-sum-{token}"
         level: list[Any] = [(task_name, i, 0) for i in range(len(self.parts.blocks))]
@@ -190,7 +193,7 @@ class Store:
         return self._compute(_as_delayed(level[0], _build_graph(merge_name, merges, [tasks])))
 
     def visit(self, task: BlockTask, work: _Work, number: int, *, persist: bool) -> Any:
-        """Apply `task` to one block."""
+        """Apply `task` to block `number` and return the result."""
         name = f"hetcal-visit-{uuid4().hex}"
         return self._compute(_as_delayed((name, number, 0), self.graph(name, task, work, persist=persist)))
 
@@ -198,7 +201,7 @@ class Store:
         """Graph whose key ``(name, i, 0)`` applies `task` to block i; all tasks share one copy of `work`.
 
         `persist` should be False if the blocks are used only once. Blocks that are already persisted are used
-        even then.
+        in either case.
         """
         blocks = self._persisted if persist or "_persisted" in self.__dict__ else self._lazy_blocks()
         work_key = name.replace("hetcal-", "hetcal-work-", 1)
@@ -252,7 +255,7 @@ def client_or_current(client: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a pass does with every block: transform its logits, then compute a statistic or write them."""
+    """What a pass does with every block: transform the logits, then compute a statistic or write them."""
 
     transforms: tuple[Transform, ...] = ()
     statistic: Statistic | None = None
@@ -278,7 +281,7 @@ def _as_delayed(key: Any, graph: Any) -> Any:
 
 @contextmanager
 def _on_worker(number: int) -> Iterator[None]:
-    """Use a single thread, and name the block in errors."""
+    """Use a single thread, and add the number of the block to errors."""
     try:
         with on_one_thread():
             yield
@@ -318,7 +321,7 @@ def _to_block(
 ) -> Block | None:
     """Rows of positive weight with transformed logits, or None if there are no such rows.
 
-    If `max_elements` is given, only evenly spaced rows with about that many logits are kept.
+    If `max_elements` is given, the rows are thinned evenly to at most about that many logits.
     """
     if loaded is None:
         return None

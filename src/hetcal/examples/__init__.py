@@ -21,8 +21,8 @@ def load_example(name: str = "cifar10-noisy") -> LogitsFile:
     """Load the validation and test logits of an example; the attribute ``about`` describes their origin.
 
     ``"cifar10-noisy"`` has 10 classes with 500 validation rows each. ``"cifar100-noisy"`` has 100 classes
-    with 50 validation rows each; with so few rows, class-wise calibration must pool classes. Both models were
-    trained with 30% label noise on the first half of the classes; validation and test labels are clean.
+    with 50 validation rows each. Both models were trained with 30% label noise on the first half of the
+    classes. Validation and test labels are clean.
 
     Examples
     --------

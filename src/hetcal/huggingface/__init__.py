@@ -1,4 +1,4 @@
-"""Calibration errors and noise floors for Hugging Face: a metric of `evaluate`, and one for a `Trainer`."""
+"""Calibration errors and noise floors for Hugging Face: a metric for `evaluate`, a function for `Trainer`."""
 
 from __future__ import annotations
 

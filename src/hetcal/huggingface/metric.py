@@ -53,7 +53,7 @@ class Calibration(evaluate.Metric):  # type: ignore[misc]
     """Calibration errors and noise floors, as a metric of ``evaluate``.
 
     ``compute(predictions=..., references=...)`` returns the numbers of :func:`hetcal.evaluate` in a
-    dictionary. The attribute `inputs_description` lists its other arguments.
+    dictionary. The attribute `inputs_description` lists the other arguments of `compute`.
     ``evaluate.load(hetcal.huggingface.METRIC)`` also returns an instance.
     """
 

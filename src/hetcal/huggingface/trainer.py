@@ -29,7 +29,7 @@ def make_compute_metrics(
     from_probs : whether the model returns probabilities instead of logits
     n_bins, n_redraws : as in :func:`hetcal.evaluate`
     seed : seed for the noise floors
-    ignore_index : label of tokens to leave out
+    ignore_index : label of the rows or tokens to leave out
 
     Examples
     --------

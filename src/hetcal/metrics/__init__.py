@@ -1,6 +1,6 @@
 """Calibration metrics of probabilities or top-label confidences, with noise floors and intervals.
 
-All binned metrics share one routine, in :mod:`hetcal.metrics.binning`.
+The metrics that use confidence bins share the binning code in :mod:`hetcal.metrics.binning`.
 """
 
 from hetcal.metrics.binning import ReliabilityCurve, reliability_by_class, reliability_curve

@@ -1,9 +1,9 @@
 """Agreement of predictions with noisy or soft labels, and its distribution under perfect calibration.
 
-With hard labels, a prediction is correct (1) or wrong (0), and this number is distributed as Bernoulli(p̂)
-if the confidence p̂ is calibrated. Noisy and soft labels are reduced to a similar form: every row has a
-number, its correctness, whose mean is p̂ if the confidences are calibrated. The deviation of the correctness
-from p̂ then behaves like that of a Bernoulli variable from its mean, times a scale.
+With hard labels, the correctness of a prediction is 1 or 0. If the model is calibrated, the correctness is
+distributed as Bernoulli(p̂), where p̂ is the confidence. For noisy and soft labels, this module defines a
+correctness whose expectation is also p̂ if the model is calibrated. Its deviation from p̂ is modelled as the
+deviation of a Bernoulli variable from its mean, multiplied by a scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Agreement", "LabelKind", "noisy_agreement", "observed_probs", "soft_agreement"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time
-_MIN_SHARE = 1e-12  # lower bound of the relative variance of soft labels; larger than rounding errors
+_MIN_SHARE = 1e-12  # lower bound of the variance for soft labels, relative to that for hard labels
 
 
 class LabelKind(StrEnum):
@@ -30,7 +30,7 @@ class LabelKind(StrEnum):
 
     @property
     def note(self) -> str:
-        """Text that ends the title of a result; empty for hard labels."""
+        """Phrase at the end of a title that states the kind of the labels; empty for hard labels."""
         return {LabelKind.NOISY: ", corrected for label noise", LabelKind.SOFT: ", soft labels"}.get(self, "")
 
 
@@ -38,18 +38,18 @@ class LabelKind(StrEnum):
 class Agreement:
     """Agreement of predictions with noisy or soft labels.
 
-    If the confidences are calibrated, ``confidence − correctness`` of a row is distributed as
+    If the model is calibrated, ``confidence − correctness`` of a row is distributed as
     ``spread·(expected − B)`` with ``B ~ Bernoulli(expected)``. For noisy labels, this is exact. For soft
-    labels, it is an approximation with the same mean and, over the rows of a class, the same variance.
+    labels, it is an approximation: the mean is exact, and the spread is estimated for every predicted class.
 
     Attributes
     ----------
     kind : LabelKind
     observed : (n,) array
-        Whether the observed label is the predicted class, as 0 or 1, or the probability that a soft label
-        gives to the predicted class.
+        For noisy labels, 1 if the observed label is the predicted class, otherwise 0. For soft labels, the
+        probability of the predicted class under the soft label.
     expected : (n,) array
-        Expectation of `observed` if the confidences are calibrated.
+        Expectation of `observed` if the model is calibrated.
     spread : (n,) array
         Scale of the deviations of the correctness from the confidence.
     """
@@ -61,14 +61,15 @@ class Agreement:
 
     @property
     def variance(self) -> Float:
-        """Variance of ``confidence − correctness`` if the confidences are calibrated, (n,)."""
+        """Variance of ``confidence − correctness`` of every row if the model is calibrated, (n,)."""
         return self.spread**2 * (self.expected * (1 - self.expected))
 
     @property
     def standardised(self) -> Float:
-        """Numbers that are distributed as Bernoulli(expected) if the confidences are calibrated, (n,).
+        """Agreement of every row, standardised for comparison with ``Bernoulli(expected)``, (n,).
 
-        For soft labels, only their mean and variance are those of the Bernoulli variable.
+        If the model is calibrated and the labels are noisy, this is its exact distribution. For soft labels,
+        the mean and, approximately, the variance are those of this distribution.
         """
         if self.kind is LabelKind.NOISY:
             return self.observed
@@ -79,13 +80,14 @@ class Agreement:
 def noisy_agreement(
     p: FloatArray, confidence: FloatArray, guess: IntArray, labels: IntArray, transition: Float
 ) -> tuple[Agreement, Float]:
-    """Agreement with labels that are observed through `transition`, and the corrected correctness (n,).
+    """Return the agreement with noisy labels, and the correctness (n,) corrected for the noise.
 
-    Let g be the predicted class of a row, and p its probabilities. The observed label is g with probability
-    ``A = T[g, g]`` if g is the true class, and with probability ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)`` if it
-    is not. The agreement B of the observed label with g (0 or 1) has the expectation
-    ``π = p_g A + (1 − p_g) b``, and ``(B − b)/(A − b)`` has the expectation ``p_g``. If p_g is 1, b is the
-    mean of ``T[j, g]`` over the other classes.
+    Let p be the probabilities of a row, g its predicted class and T the matrix `transition`. If g is the true
+    class, the observed label is g with probability ``A = T[g, g]``. Otherwise, it is g with probability
+    ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. Let B be 1 if the observed label is g, and 0 otherwise. If the
+    model is calibrated, the expectation of B is ``π = p_g A + (1 − p_g) b``. The expectation of the
+    correctness ``(B − b)/(A − b)`` is then ``p_g``. If p_g is 1, b is the mean of ``T[j, g]`` over the other
+    classes.
 
     Parameters
     ----------
@@ -116,14 +118,23 @@ def noisy_agreement(
 def soft_agreement(
     confidence: FloatArray, guess: IntArray, labels: Float, n_classes: int
 ) -> tuple[Agreement, Float]:
-    """Agreement with soft labels (n, K), and the correctness (n,), which is ``q_g`` of the predicted class g.
+    """Return the agreement with soft labels, and the correctness (n,).
 
-    If the model is calibrated, ``E[q_g | p] = p_g``. The variance of ``q_g`` is then
-    ``p_g (1 − p_g) − E[q_g (1 − q_g) | p]``: that of a hard label, less the uncertainty within the soft
-    label. The sum of this variance over the rows of a class has two unbiased estimates: the sum of
-    ``p_g (1 − p_g) − q_g (1 − q_g)``, which is reliable if the soft labels are close to one-hot, and the sum
-    of ``(p_g − q_g)²``, which is reliable if they are not. The larger estimate is used, up to the variance
-    of hard labels. One-hot labels therefore give the same results as hard labels.
+    The correctness of a row is the probability ``q_g`` that its soft label q gives to the predicted class g.
+    If the model is calibrated, its expectation is ``E[q_g | p] = p_g``. Its variance is then
+    ``p_g (1 − p_g) − E[q_g (1 − q_g) | p]``: the variance for a hard label, minus the uncertainty within the
+    soft label.
+
+    The sum of these variances over the rows predicted as a class has two unbiased estimates. The sum of
+    ``p_g (1 − p_g) − q_g (1 − q_g)`` is reliable if the soft labels are close to one-hot, and the sum of
+    ``(p_g − q_g)²`` is reliable if they are not. The larger estimate is used, but at most the variance for
+    hard labels. One-hot labels therefore give the same results as hard labels.
+
+    Parameters
+    ----------
+    confidence, guess : (n,) largest probability and its class
+    labels : (n, K) soft labels
+    n_classes : K
     """
     c, q = confidence.astype(np.float64), labels[np.arange(len(labels)), guess]
     hard, within, square = (

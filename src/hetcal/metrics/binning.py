@@ -1,8 +1,9 @@
-"""Confidence bins: the only binning routine, shared by all calibration errors, floors, intervals and plots.
+"""Confidence bins, shared by the calibration errors, noise floors, intervals and reliability curves.
 
-Predictions are first reduced to a :class:`TopLabel`. Their rows are then summed per slice and bin into
-:class:`Cells`, from which calibration errors and reliability curves follow. :class:`FineBins` subdivides the
-bins of equal width so finely that the rows of a fine bin can be treated as if they had equal confidences.
+Predictions are first reduced to a :class:`TopLabel`. A slice consists of the rows predicted as one class, or
+of all rows. :class:`Cells` contains sums over the rows of every slice and bin, from which calibration errors
+and reliability curves are computed. :class:`FineBins` subdivides the bins of equal width so finely that the
+rows of a fine bin can be treated as if they had equal confidences.
 """
 
 from __future__ import annotations
@@ -57,27 +58,27 @@ __all__ = [
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
 
-# Larger labels are probably identifiers or timestamps, for which a table with one entry per class could
+# Larger class numbers are probably identifiers or timestamps. A table with one entry per class could then
 # exhaust the memory.
 _MAX_CLASSES = 1 << 24
 _MAX_DIRECT_BINS = 1 << 10  # up to this many bins, rounding shifts ⌊confidence × n_bins⌋ by at most one bin
-_FINE_BINS = 64  # approximate number of fine bins in [0, 1]
+_FINE_BINS = 64  # default of the minimum number of fine bins in [0, 1]
 _LOOKUP_SIZE = 1 << 13  # the lookup table has an entry for each multiple of 1/_LOOKUP_SIZE
-_MAX_LOOKUP_STEPS = 4  # with more edges between two entries, a binary search is faster than stepping
+_MAX_LOOKUP_STEPS = 4  # with more edges between two entries of the table, a binary search is faster
 _CHUNK_ROWS = 1 << 16  # rows processed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """Validated predictions, reduced to the predicted class of every row and its confidence.
+    """Validated predictions, reduced to the predicted class, confidence and correctness of every row.
 
     Attributes
     ----------
     confidence : (n,) float array
     predicted : (n,) int array
     correct : (n,) bool array, or float array for noisy and soft labels
-        Correctness. For noisy labels, it is an estimate that may lie outside [0, 1]; for soft labels, it is
-        the probability of the predicted class.
+        Whether the predicted class is the label. For noisy labels, it is an estimate that may lie outside
+        [0, 1]. For soft labels, it is the probability that the soft label gives to the predicted class.
     n_classes : int
     agreement : Agreement, or None for hard labels without noise
     """
@@ -95,7 +96,7 @@ class TopLabel:
 
     @property
     def null_variance(self) -> Float:
-        """Variance of ``confidence - correct`` if the confidences are calibrated, (n,)."""
+        """Variance of ``confidence - correct`` of every row if the model is calibrated, (n,)."""
         if self.agreement is not None:
             return self.agreement.variance
         p = self.confidence.astype(np.float64)
@@ -126,7 +127,10 @@ class Cells:
         return self.confidence - self.correct
 
     def merged(self) -> Cells:
-        """Sum over the slices, (1, M); only for bins of equal width, which are the same in all slices."""
+        """Return the cells of all slices together, of shape (1, M).
+
+        The bins must have equal width, because only such bins are the same in all slices.
+        """
         tables = (self.count, self.confidence, self.correct, self.correct_square)
         return Cells(*(None if a is None else a.sum(axis=0, keepdims=True) for a in tables))  # type: ignore[arg-type]
 
@@ -151,7 +155,7 @@ class ReliabilityCurve:
 
     @property
     def gap(self) -> Float:
-        """Confidence − accuracy per bin, (M,): positive where over-confident, nan in empty bins."""
+        """Confidence − accuracy per bin, (M,): positive in over-confident bins, nan in empty ones."""
         return self.confidence - self.accuracy
 
     @property
@@ -171,11 +175,11 @@ class ReliabilityCurve:
 
     @property
     def ece(self) -> float:
-        """Σ_b (n_b / n)·abs(gap_b), nan if there are no rows."""
+        """Expected calibration error, ``Σ_b (n_b/n)·abs(gap_b)``; nan if there are no rows."""
         return self._mean(np.abs(self.gap))
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Columns as plain lists, ready for JSON, with None in place of nan."""
+        """Return one plain list per column, with an entry per bin, ready for JSON; None replaces nan."""
         columns = {"low": self.edges[:-1], "high": self.edges[1:], "count": self.count}
         columns |= {"confidence": self.confidence, "accuracy": self.accuracy, "gap": self.gap}
         return {name: [None if v != v else v for v in a.tolist()] for name, a in columns.items()}
@@ -187,19 +191,22 @@ class ReliabilityCurve:
 
 @dataclass(frozen=True)
 class FineBins:
-    """Bins of equal width, each subdivided into fine bins of about equal length in ``θ = arcsin √p``.
+    """Bins of equal width, each subdivided into fine bins.
 
-    The number of correct predictions in a fine bin, a sum of independent ``Bernoulli(p_i)``, is approximated
-    by a binomial with the mean of the ``p_i``. Both have the same expectation. If the ``p_i`` lie between
-    ``sin²θ`` and ``sin²(θ + δ)``, the variance of the binomial is larger by a factor of at most
-    ``1 + sin²δ``. With 64 fine bins, it is at most 0.06% larger.
+    The fine bins have about equal lengths on the scale ``θ = arcsin √p`` of the confidence p. If the model is
+    calibrated, the number of correct predictions in a fine bin is a sum of independent ``Bernoulli(p_i)``
+    variables. It is approximated by a binomial variable whose success probability is the mean of the ``p_i``.
+    Both have the same expectation. If the ``p_i`` lie between ``sin²θ`` and ``sin²(θ + δ)``, the variance of
+    the binomial variable is larger by a factor of at most ``1 + sin²δ``. With 64 or more fine bins, this is
+    an increase of at most 0.06%.
 
     Attributes
     ----------
     n_bins : int
         Number of bins M.
     resolution : int
-        Approximate number of fine bins in [0, 1]. With 1, the bins are not subdivided.
+        Minimum number of fine bins in [0, 1]. There can be more, because every bin contains a whole number
+        of fine bins. With 1, the bins are not subdivided.
     """
 
     n_bins: int
@@ -212,7 +219,7 @@ class FineBins:
 
     @cached_property
     def first(self) -> IntArray:
-        """First fine bin of every bin, (M,)."""
+        """Index of the first fine bin of every bin, (M,)."""
         return np.asarray(np.cumsum(self.pieces) - self.pieces)
 
     @property
@@ -230,7 +237,7 @@ class FineBins:
         return edges
 
     def index(self, confidence: FloatArray) -> IntArray:
-        """Index ``t`` of the fine bin ``(edges[t], edges[t + 1]]`` of every confidence; 0 has index 0."""
+        """Index ``t`` of the fine bin ``(edges[t], edges[t + 1]]`` of every confidence; 0 is in bin 0."""
         table, upper, n_steps = self._lookup(confidence.dtype)
         if n_steps > _MAX_LOOKUP_STEPS:
             return np.searchsorted(upper[:-1], confidence, side="left")
@@ -240,12 +247,12 @@ class FineBins:
         return index
 
     def merged(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Sum over the fine bins of every bin, which shortens the last axis from T to M."""
+        """Sums over the fine bins of every bin; the last axis of the result has length M instead of T."""
         return np.asarray(np.add.reduceat(table, self.first, axis=-1))
 
     @cached_property
     def _angles(self) -> Float:
-        """Angle θ of every edge of the bins, as a fraction of a right angle, (M + 1,)."""
+        """Angle ``θ = arcsin √p`` of every edge p of the bins, as a fraction of a right angle, (M + 1,)."""
         return np.asarray(np.arcsin(np.sqrt(width_edges(self.n_bins, np.dtype(np.float64)))) / (np.pi / 2))
 
     @cached_property
@@ -260,7 +267,7 @@ class FineBins:
         -------
         table : fine bin of each multiple of ``1/_LOOKUP_SIZE``
         upper : (T,) upper edges of the fine bins, the last one infinite
-        n_steps : largest number of edges between two adjacent multiples
+        n_steps : largest number of edges between two adjacent multiples of ``1/_LOOKUP_SIZE``
         """
         if dtype not in self._tables:
             inner = self.edges(dtype)[1:-1]
@@ -298,19 +305,20 @@ def reliability_curve(
     binning: Binning = "width",
     rows: ArrayLike | None = None,
 ) -> ReliabilityCurve:
-    """Confidence and accuracy per confidence bin.
+    """Compute the mean confidence and the accuracy of the rows in every confidence bin.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
+        Soft labels and counts need the probabilities of all classes.
     predicted : (n,) predicted classes, for data that contain only the top label
     class_names : K strings; by default the column names of a data frame
     transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins : number of bins M
     binning : ``"width"`` for bins ``(i/M, (i+1)/M]``, ``"mass"`` for bins with about equal numbers of rows
-    rows : (n,) bool mask or row numbers
-        The rows to use, for example ``labels < 50``; all rows by default.
+    rows : (n,) bool mask, or a list of row numbers
+        The rows to use, for example ``labels < 50``. By default, all rows are used.
 
     Examples
     --------
@@ -340,7 +348,9 @@ def reliability_by_class(
     n_bins: int = 15,
     binning: Binning = "width",
 ) -> tuple[ReliabilityCurve, ...]:
-    """One :func:`reliability_curve` per class, over the rows predicted as that class; K curves.
+    """Compute a reliability curve for each of the K classes, from the rows predicted as the class.
+
+    The parameters are those of :func:`reliability_curve`.
 
     Examples
     --------
@@ -360,7 +370,7 @@ def reliability_by_class(
 
 
 def check_binning(n_bins: int, binning: Binning, norm: Norm = "l1") -> None:
-    """Raise an error if an option that the binned metrics share is invalid."""
+    """Raise an error if the number of bins, the kind of bins or the norm is invalid."""
     check_integer(n_bins, "n_bins", minimum=1)
     choose(dict.fromkeys(get_args(Binning)), binning, "binning")
     choose(dict.fromkeys(get_args(Norm)), norm, "norm")
@@ -373,10 +383,11 @@ def reduce_to_top_label(
     class_names: ArrayLike | None = None,
     transition: ArrayLike | None = None,
 ) -> TopLabel:
-    """Validate the input of a metric and reduce it to confidence, prediction and correctness.
+    """Validate the input of a metric, and reduce it to predicted class, confidence and correctness.
 
-    K is the number of columns. If `predicted` is given, K is one more than the largest class in `predicted`
-    and `labels`, or the number of `class_names` if that is larger.
+    The number of classes of the result is the number of columns of `probs`. If `predicted` is passed, it is
+    one more than the largest class in `predicted` and `labels`, or the number of `class_names` if that is
+    larger.
     """
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
@@ -396,7 +407,10 @@ def reduce_to_top_label(
 
 
 def top_label_of(p: FloatArray, labels: NDArray[Any], transition: Float | None = None) -> TopLabel:
-    """Reduce validated probabilities (n, K) and labels, hard (n,) or soft (n, K), to the top label."""
+    """Reduce validated probabilities (n, K) and labels to the top label.
+
+    Labels are hard (n,) or soft (n, K). Hard labels are taken to be noisy if `transition` is passed.
+    """
     (confidence, guess), n_classes = top_label(p), p.shape[1]
     if labels.ndim == 2:
         agreement, correct = soft_agreement(confidence, guess, labels, n_classes)
@@ -408,7 +422,7 @@ def top_label_of(p: FloatArray, labels: NDArray[Any], transition: Float | None =
 
 
 def class_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
-    """Cells per predicted class and bin, (K, M)."""
+    """Cells with one slice per predicted class, (K, M)."""
     return cells(
         top.confidence,
         top.correct,
@@ -420,7 +434,7 @@ def class_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
 
 
 def pooled_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
-    """Cells per bin of all rows together, (1, M)."""
+    """Cells with all rows in one slice, (1, M)."""
     return cells(top.confidence, top.correct, n_bins=n_bins, binning=binning)
 
 
@@ -433,7 +447,7 @@ def cells(
     n_bins: int = 15,
     binning: Binning = "width",
 ) -> Cells:
-    """Number of rows and sums of confidence and correctness of every slice and bin.
+    """Count the rows and sum their confidence and correctness in every slice and bin.
 
     Parameters
     ----------
@@ -472,8 +486,9 @@ def bin_index(
     ``"width"``: bin ``i`` is ``(i/M, (i+1)/M]``; 0 belongs to the first bin. Edges are rounded to the dtype
     of the confidences: a float32 0.6 equals the edge 6/10 and falls into the bin below that edge.
 
-    ``"mass"``: the ``n`` rows of a slice are ranked by confidence, starting with rank 0. Rows with equal
-    confidences all get the lowest of their ranks. A row of rank ``r`` falls into bin ``⌊r M / n⌋``.
+    ``"mass"``: the ``n`` rows of a slice are ranked in ascending order of confidence, starting with rank 0.
+    Rows with equal confidences all get the lowest of their ranks. A row of rank ``r`` falls into bin
+    ``⌊r M / n⌋``.
 
     Examples
     --------
@@ -541,7 +556,7 @@ def group_sum(group: IntArray, values: NDArray[Any], n_groups: int) -> Float:
 
 
 def chunk_ranges(n: int, step: int) -> Iterator[tuple[int, int]]:
-    """Split 0..n-1 into ranges ``(start, stop)`` with at most `step` elements each."""
+    """Yield ``(start, stop)`` of consecutive ranges that cover 0..n-1, with at most `step` elements each."""
     return ((start, min(start + step, n)) for start in range(0, n, step))
 
 
@@ -577,8 +592,8 @@ def _width_index(confidence: FloatArray, n_bins: int) -> IntArray:
     edges = width_edges(n_bins, confidence.dtype)
     if n_bins > _MAX_DIRECT_BINS or confidence.itemsize < 4:
         return np.searchsorted(edges[1:-1], confidence, side="left")
-    # Multiplication is faster than a binary search. Rounding can shift a row to an adjacent bin, so its
-    # confidence is then compared with the two edges of the bin.
+    # Multiplication is faster than a binary search, but rounding can shift a row to an adjacent bin. Every
+    # confidence is therefore compared with the two edges of its bin.
     edges[0], edges[-1] = -np.inf, np.inf
     index = np.clip((confidence * confidence.dtype.type(n_bins)).astype(np.int64), 0, n_bins - 1)
     index -= confidence <= edges[index]

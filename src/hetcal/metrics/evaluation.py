@@ -1,4 +1,4 @@
-"""Evaluation of predictions: all metrics with their noise floors, in one frozen result."""
+"""Evaluation of predictions: accuracy, scores, calibration errors and noise floors in one result."""
 
 from __future__ import annotations
 
@@ -76,18 +76,21 @@ _CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floo
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """One entry per class, computed from the rows predicted as that class; metrics are nan without such rows.
+    """Metrics of every class, computed from the rows predicted as that class.
+
+    The metrics of a class that is never predicted are nan.
 
     Attributes
     ----------
     name : tuple of K str
     n : (K,) int array
-        Rows predicted as the class.
+        Number of rows predicted as the class.
     accuracy, confidence : (K,) arrays
+        Accuracy and mean confidence on these rows.
     signed_gap : (K,) array
         Confidence − accuracy.
     ece, floor, floor_q95 : (K,) arrays
-        ECE_k, and the mean and 95% quantile of its noise floor.
+        ECE of the class, and the mean and 95% quantile of its noise floor.
     """
 
     name: tuple[str, ...]
@@ -100,7 +103,7 @@ class ClassTable:
     floor_q95: Float
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary of plain values per class."""
+        """Return one dictionary of plain values per class; None replaces nan."""
         names = [f.name for f in fields(self)]
         columns = (as_plain(getattr(self, name)) for name in names)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -115,19 +118,21 @@ class Evaluation(TableDisplay):
     n, n_classes, n_bins : int
     accuracy, nll, brier : float
     n_zero : int
-        Number of rows that give probability 0 to their label, or to a class with a positive share of a soft
-        label. The NLL would be infinite; half of the smallest positive probability (at most ``1/(2K)``)
-        takes the place of these zeros. If only the confidences of predicted classes were evaluated, `nll`,
-        `brier` and `n_zero` refer to the outcome of each row, correct or wrong.
+        Number of rows whose label has probability 0. For soft labels, it is the number of rows in which a
+        class with a positive share of the label has probability 0. Such zeros would make `nll` infinite.
+        They are replaced with half of the smallest positive probability, or ``1/(2K)`` if that is less. If
+        only the confidences of predicted classes were evaluated, `nll`, `brier` and `n_zero` refer to the
+        outcome of each row, correct or wrong.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
-        The class with the largest ECE_k.
+        Name of the class with the largest ECE.
     floor, floor_q95 : mapping of ``ece``, ``max_ece`` and ``avg_ece`` to float
         Mean and 95% quantile of the metric for a perfectly calibrated model with these confidences.
     classes : ClassTable
     labels : LabelKind
         ``"hard"``, ``"noisy"`` or ``"soft"``. If it is ``"noisy"``, accuracies and calibration errors are
-        corrected for label noise, while `nll` and `brier` are those of the observed labels under ``p T``.
+        corrected for label noise, while `nll` and `brier` refer to the observed labels. The probabilities of
+        the observed labels are ``p T``, where T is the transition matrix.
     """
 
     n: int
@@ -154,11 +159,11 @@ class Evaluation(TableDisplay):
         return {name: getattr(self, name) - self.floor[name] for name in _WITH_FLOOR}
 
     def to_frame(self) -> pd.DataFrame:
-        """Classes as a pandas data frame, one row per class."""
+        """Return the metrics of the classes as a pandas data frame, one row per class."""
         return as_frame(self.classes.rows())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, ready for JSON, with None in place of nan."""
+        """Return everything as plain Python values, ready for JSON; None replaces nan."""
         values = {f.name: as_plain(getattr(self, f.name)) for f in fields(self) if f.name != "classes"}
         return values | {"excess": self.excess, "classes": self.classes.rows()}
 
@@ -212,35 +217,40 @@ def evaluate(
     n_redraws: int = 200,
     rng: np.random.Generator | int = 0,
 ) -> Evaluation:
-    """Compute accuracy, scores and calibration errors, overall and per class, with their noise floors.
+    """Compute accuracy, NLL, Brier score and calibration errors of predictions, with noise floors.
+
+    Accuracy, ECE and the noise floor of ECE are also computed for every class, from the rows predicted as
+    that class.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
-        An array or tensor (B, K, d1, d2, ...) contains B images with the classes on axis 1, and labels of
-        shape (B, d1, d2, ...). Every position is a row. The noise floors assume that rows are independent.
-        Neighbouring positions are not, so the floors of images are too low.
+        An array or tensor (B, K, d1, d2, ...) contains B images, with the classes on axis 1. The labels then
+        have shape (B, d1, d2, ...), and every position is a row. The noise floors assume that rows are
+        independent. Neighbouring positions are not, so the floors of images are too low.
         Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
-        Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
-        for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
-        rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
-        batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
-        large inputs, which redraws rows of nearly equal confidence together.
+        Batches of probabilities are a :class:`hetcal.Batches`, or the result of a calibrator's
+        ``predict_proba`` for batches of logits. They are evaluated in one pass, or in two passes if a label
+        has probability 0. Up to rounding, the metrics are the same as for rows in memory. The noise floors
+        may differ, because for batches they are always computed by the method that
+        :func:`~hetcal.metrics.noise_floor` uses for large inputs: rows of nearly equal confidence are redrawn
+        together.
     labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
         Omitted for batches, which contain the labels.
     class_names : K strings
         By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
         without `class_names`, K is one more than the largest class in `labels` and `predicted`.
-    logits : (n, K) unnormalised scores, instead of `probs`
+    logits : (n, K) unnormalised scores, images (B, K, d1, d2, ...) or batches, instead of `probs`
     calibrator : fitted calibrator, optional
-        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows. Of rows
-        in batches, only the first batch is checked.
+        Its probabilities for `logits` or `probs` are evaluated. A warning is issued if these rows and
+        those it was fitted on overlap by more than 5% of the smaller set. For batches, only the rows of the
+        first batch are checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
         For images, one entry per position (B, d1, d2, ...) or per image (B,).
     predicted : (n,) predicted classes, for data that contain only the top label
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
-        How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. A
-        noise rate ρ is the probability that a label is replaced with a random one of all K classes.
+        The label noise: entry [i, j] is the probability that a label of class i is recorded as j. A noise
+        rate is the probability that a label is replaced with one drawn uniformly from all K classes.
         Accuracies and calibration errors then refer to the true classes; see :mod:`hetcal.metrics.scores`.
     ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
     n_bins : number of equal-width confidence bins
@@ -303,10 +313,11 @@ def evaluate(
 def evaluation_tables(
     result: Evaluation, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
 ) -> tuple[Table, ...]:
-    """Table of the metrics, and table of the classes with the largest excess of ECE first.
+    """Return a table of the metrics, and a table of the classes.
 
-    The second table shows at most `max_classes` classes. If it leaves any out, a note below it contains
-    `remedy`, which says where to find them.
+    The second table is sorted by the excess of ECE over its noise floor, largest first, and shows at most
+    `max_classes` classes. If it leaves any out, a note below it contains `remedy`, which says where to find
+    them.
     """
     rows = [[name, f"{getattr(result, name):.4f}"] for name in ("accuracy", "nll", "brier")]
     if result.n_zero:
@@ -339,7 +350,10 @@ def evaluation_tables(
 def evaluation_of_totals(
     totals: Totals, names: list[str], *, n_redraws: int, rng: np.random.Generator
 ) -> Evaluation:
-    """Evaluation of at least one row from totals; `names` are the validated names of the K classes."""
+    """Compute the evaluation from the totals of at least one row.
+
+    `names` are the validated names of the K classes.
+    """
     return _assemble(names, _from_totals(totals, _Settings(totals.bins.n_bins, n_redraws, rng)))
 
 
@@ -355,7 +369,7 @@ def as_plain(value: Any) -> Any:
 
 
 def as_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a pandas data frame."""
+    """Return dictionaries, one per row, as a pandas data frame."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -374,7 +388,7 @@ class _Settings:
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Quantities from which an evaluation is assembled, for rows in memory and in batches alike."""
+    """Quantities from which an evaluation is assembled."""
 
     by_class: Cells
     nll: float
@@ -410,7 +424,7 @@ def _probabilities(
 
 
 def _names_of(table: Any) -> list[str] | None:
-    """Class names from the columns of a table or of batches."""
+    """Class names from the columns of a table or of batches; None if there are none."""
     if is_source(table):
         names: list[str] | None = table.class_names
         return names
@@ -483,7 +497,7 @@ def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
 
 
 def _count_zeros(p: FloatArray, y: NDArray[Any]) -> int:
-    """Number of rows with probability 0 for their label, or for a class with a share of their soft label."""
+    """Number of rows with probability 0 for the label, or for a class with a positive share of it."""
     if y.ndim == 2:
         return int(np.count_nonzero(((p == 0) & (y > 0)).any(axis=1)))
     return int(np.count_nonzero(p[np.arange(len(p)), y] == 0))

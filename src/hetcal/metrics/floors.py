@@ -39,12 +39,13 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
-# A fine cell is one fine bin of one class. Its rows are redrawn together, by one binomial, if the number of
-# rows times redraws exceeds _MIN_FINE_DRAWS and there are at least _MIN_ROWS_PER_CELL rows per fine cell on
-# average. Otherwise, redrawing every row individually is fast enough or faster.
+# A fine cell is one fine bin of one class. Its rows are redrawn together, by one binomial variate, if two
+# conditions hold: the number of rows times the number of redraws exceeds _MIN_FINE_DRAWS, and there are at
+# least _MIN_ROWS_PER_CELL rows per fine cell on average. Otherwise, redrawing every row individually is fast
+# enough or faster.
 _MIN_FINE_DRAWS = 1 << 22
 _MIN_ROWS_PER_CELL = 8
-_BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
+_BLOCK_BINOMIALS = 1 << 18  # approximate number of binomial variates drawn at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +71,13 @@ class NoiseFloor:
     samples: Mapping[str, Float] = field(repr=False)
 
     def quantile(self, metric: str, level: float) -> float | Float:
-        """Quantile of the redraws of a metric at any level; nan for classes that are never predicted."""
+        """Quantile of a metric over the redraws, at any level; nan for classes that are never predicted."""
         return _plain(np.quantile(self.samples[metric], level, axis=0))
 
     def p_value(self, metric: str, observed: ArrayLike) -> float | Float:
-        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``.
+        """One-sided p-value ``(1 + c) / (1 + R)``, where c of the R redraws are at least `observed`.
 
-        It is nan for classes that are never predicted.
+        The p-value of a class that is never predicted is nan.
         """
         draws, value = self.samples[metric], np.asarray(observed, dtype=np.float64)
         p = (1 + (draws >= value).sum(axis=0)) / (1 + len(draws))
@@ -97,36 +98,38 @@ def noise_floor(
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     rng: np.random.Generator | int = 0,
 ) -> NoiseFloor:
-    """Calibration errors that these confidences would show if the model were perfectly calibrated.
+    """Compute the calibration errors that these confidences would show under perfect calibration.
 
-    ``correct_i ~ Bernoulli(p̂_i)`` is redrawn `n_redraws` times, independently for all rows, and ECE,
-    max-ECE, Avg-ECE and ECE_k are computed from each redraw. Chance alone is unlikely to explain an observed
-    value above the 95% quantile of the floor.
+    If the model is perfectly calibrated, the correctness of a row with the confidence p̂ is distributed as
+    ``Bernoulli(p̂)``. The correctness of all rows is redrawn from this distribution `n_redraws` times, and
+    ECE, max-ECE, Avg-ECE and the ECE of every class are computed from each redraw. Chance alone is unlikely
+    to explain an observed value above the 95% quantile of the floor.
 
-    Large inputs are redrawn in groups: among `m` rows of the same predicted class and nearly equal
-    confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. This preserves the
-    mean and increases the standard deviation in a bin by at most 0.03%. With 200 redraws, inputs of more than
-    about 20,000 rows are large; with many classes, the limit is higher. With bins of equal mass, every row is
-    always redrawn individually.
+    Large inputs are redrawn in groups. Among `m` rows of the same predicted class and nearly equal
+    confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. In every bin, this
+    preserves the expectation of that number and increases its standard deviation by at most 0.03%. With 200
+    redraws, inputs of more than about 20,000 rows are large; with many classes, the limit is higher. With
+    bins of equal mass, every row is redrawn individually.
 
-    For noisy labels, the agreement B_i of the prediction with the observed label is redrawn from
-    ``Bernoulli(π_i)``, where π_i is its probability under `transition`, and then corrected for the noise in
-    the same way as the labels. The floor is therefore higher than without noise. For soft labels, the
-    deviations from the confidence are smaller than those of hard labels. They are redrawn as
-    ``√v·(p̂_i − Bernoulli(p̂_i))``, where v is the variance of the soft labels relative to that of hard ones,
-    estimated for every predicted class. In both cases, every row is redrawn individually.
+    For noisy labels, the agreement of the prediction with the observed label is redrawn from
+    ``Bernoulli(π)``, where π is the probability of agreement under `transition`. The redrawn agreement is
+    then corrected for the noise like the observed one. The floor is therefore higher than without noise.
+
+    For soft labels, the deviations from the confidence vary less than for hard labels. They are redrawn as
+    ``√v·(p̂ − Bernoulli(p̂))``, where v is the variance for soft labels relative to that for hard ones. It is
+    estimated for every predicted class. For noisy and soft labels, every row is redrawn individually.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     predicted : (n,) predicted classes, for data that contain only the top label
     n_classes : number of classes K
-        By default the number of columns, or one more than the largest class in `predicted`.
+        By default the number of columns or, with `predicted`, one more than the largest class.
     labels : (n, K) soft labels or counts, optional
         Hard labels do not affect the floor.
     transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
-        With ``binning="mass"``, the redraws of ECE and those of the per-class metrics are independent.
+        With ``binning="mass"``, ECE is computed from other redraws than the per-class metrics.
     n_redraws : number of redraws R
     quantiles : levels of the quantiles to compute
     rng : generator or seed
@@ -162,7 +165,7 @@ def floor_of(
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     rng: np.random.Generator | int = 0,
 ) -> NoiseFloor:
-    """:func:`noise_floor` of a :class:`TopLabel`, with validated options; `top.correct` is not used."""
+    """:func:`noise_floor` for a :class:`TopLabel` and validated options; `top.correct` is not used."""
     generator, bins = np.random.default_rng(rng), FineBins(n_bins)
     in_groups = binning == "width" and top.agreement is None
     if in_groups and uses_fine_cells(len(top.confidence), top.n_classes, bins, n_redraws):
@@ -185,7 +188,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the rows of each fine cell are redrawn together; only for bins of equal width."""
+    """Whether an input with bins of equal width is so large that rows are redrawn in groups."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 
@@ -221,7 +224,7 @@ def _check_confidences(
     labels: ArrayLike | None,
     transition: ArrayLike | None,
 ) -> TopLabel:
-    """Validate the input of :func:`noise_floor`; `correct` of the result is meaningless."""
+    """Validate the input of :func:`noise_floor`, which does not use `correct` of the result."""
     if n_classes is not None:
         check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
@@ -242,7 +245,7 @@ def _check_confidences(
         if n_classes is not None and n_classes < top.n_classes:
             largest = top.n_classes - 1
             raise ValueError(
-                f"n_classes must exceed {largest}, the largest class in predicted, got {n_classes!r}; "
+                f"n_classes must exceed {largest}, the largest class number, got {n_classes!r}; "
                 "omit n_classes"
             )
     return replace(top, n_classes=n_classes or top.n_classes)
@@ -261,7 +264,7 @@ def _check_quantiles(quantiles: Sequence[float]) -> tuple[float, ...]:
 
 
 def _summarise(quantiles: Sequence[float], ece: Float, class_ece: Float) -> NoiseFloor:
-    """Floor from redraws of ECE (R,) and ECE_k (R, K)."""
+    """Compute the noise floor from redraws of ECE (R,) and of the ECE of every class (R, K)."""
     levels = tuple(quantiles)
     over_classes = np.nanmax(class_ece, axis=1), np.nanmean(class_ece, axis=1)
     samples = dict(zip(_METRICS, (ece, *over_classes, class_ece), strict=True))
@@ -277,7 +280,8 @@ def _summarise(quantiles: Sequence[float], ece: Float, class_ece: Float) -> Nois
 def _quantiles(samples: Float, levels: tuple[float, ...]) -> Float:
     """Quantiles over the redraws, (L, ...).
 
-    Without levels, the result is empty, which saves time in plans that compute hundreds of floors.
+    Without levels, the result is empty. This saves time if hundreds of floors are computed and only their
+    means are used.
     """
     return np.quantile(samples, levels, axis=0) if levels else np.empty((0, *samples.shape[1:]))
 
@@ -341,14 +345,17 @@ def _redraw_fine_cells(
     used = count > 0
     n, mean = count[used].astype(np.int64), np.minimum(total[used] / count[used], 1)
     correct = np.zeros((*count.shape, n_redraws))
-    # The redraws of a fine cell are adjacent, because NumPy then sets up each binomial only once.
+    # The redraws of a fine cell are adjacent, so that NumPy sets up each binomial distribution only once.
     correct[used] = rng.binomial(n[:, None], mean[:, None], size=(len(n), n_redraws))
     per_cell = np.add.reduceat(correct, cells.bins.first, axis=1)
     return np.moveaxis(cells.bins.merged(total)[:, :, None] - per_cell, -1, 0)
 
 
 def _chunk_redraws(n_redraws: int, width: int) -> Iterator[int]:
-    """Split the redraws into chunks that need about `_BLOCK_DRAWS` random numbers each."""
+    """Split the redraws into chunks, and yield the number of redraws in each chunk.
+
+    A chunk needs at most `_BLOCK_DRAWS` random numbers, unless it consists of a single redraw.
+    """
     step = max(1, _BLOCK_DRAWS // width)
     yield from (stop - start for start, stop in chunk_ranges(n_redraws, step))
 

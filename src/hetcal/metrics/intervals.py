@@ -43,7 +43,7 @@ _DRAWN_ROWS = 1 << 16  # row numbers drawn at a time: they fit into the caches
 _MAX_Z = 40.0  # upper bound of normal quantiles, which are infinite for a level that rounds to 1
 _MIN_TAIL = 1e-17  # lower bound of tail probabilities, which are 0 for a level that rounds to 1
 _MAX_T = 1e100  # upper bound of Student t quantiles, which can be infinite
-_BISECTIONS = 40  # steps of the search for a mid-P limit
+_BISECTIONS = 40  # bisection steps in the search for a mid-P limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,7 @@ class Intervals:
     level : float
         Confidence level, such as 0.95.
     estimate, low, high : mapping of metric to float, or to (K,) array for the per-class metrics
+        Estimate, and lower and upper limit of its interval.
     """
 
     level: float
@@ -79,26 +80,28 @@ def bootstrap(
     method: IntervalMethod = "centred",
     rng: np.random.Generator | int = 0,
 ) -> Intervals:
-    """Confidence intervals of the metrics from resampling rows with replacement.
+    """Compute bootstrap confidence intervals of metrics, by resampling rows with replacement.
 
     Sampling noise biases ECE upwards: its mean over test sets of n rows is larger than its value on a very
-    large test set, and resampling adds about the same bias again. An interval can therefore be for either of
-    two quantities: the mean over test sets of n rows, or the value on a very large test set. Let θ be the
-    estimate, and let μ, ``q_low`` and ``q_high`` be the mean and the quantiles of the resamples. `method` is
-    one of
+    large test set. Resampling adds about the same bias again. An interval can be meant for either of two
+    quantities: the mean over test sets of n rows, or the value on a very large test set. Let θ be the
+    estimate, μ the mean of the resampled values, and ``q_low`` and ``q_high`` their quantiles. The methods
+    are
 
     - ``"centred"``, ``[θ + q_low − μ, θ + q_high − μ]``: for the mean over test sets of this size. Compare it
       with :func:`~hetcal.metrics.noise_floor`, which refers to the same size.
     - ``"population"``, ``[θ − d, θ + max(q_high − μ, 0)]``: for the value on a very large test set. By the
-      triangle inequality, sampling noise adds at most the distance between the observed and the true errors
-      of the bins. ``d`` is the upper quantile of that distance over the resamples, or the upper quantile of
-      the noise floor if that is larger. The interval is conservative: it is wide, but its coverage is at
-      least about `level`.
+      triangle inequality, sampling noise adds at most the distance between the observed and the true gaps of
+      the bins. ``d`` is the upper quantile of that distance over the resamples, or the upper quantile of the
+      noise floor if that is larger. The interval is conservative: it is wide, but its coverage is at least
+      about `level`. For ``signed_gap``, ``d`` is the upper quantile of the resampled minus the estimated gap,
+      but at least 0.
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
       intervals, for comparison. They are not reliable for either quantity.
 
-    The table shows the lowest coverage of 95% intervals of ECE, max-ECE and Avg-ECE in 36 simulated cases
-    with 4 or 50 classes and 500 or 2,000 rows, calibrated or not (``benchmarks/interval_coverage.py``).
+    The table shows the lowest coverage of 95% intervals over 36 cases: ECE, max-ECE and Avg-ECE in each of 12
+    simulations with 4 or 50 classes and 500 or 2,000 rows, calibrated or not
+    (``benchmarks/interval_coverage.py``).
 
     ============== ======================= ================================
     method         very large test set     mean over test sets of this size
@@ -177,30 +180,36 @@ def gap_intervals(
     transition: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Intervals:
-    """Confidence intervals of the signed gap of every class, under the metric name ``"signed_gap"``.
+    """Compute a confidence interval of the signed gap, confidence minus accuracy, for every class.
 
-    They refer to the population gap ``E[p̂ − correct]`` over all rows that would be predicted as the class, of
-    which the given rows are a random sample. Both the accuracy and the mean confidence have sampling errors,
-    which are combined (MOVER, Zou and Donner 2008):
+    The metric name in the result is ``"signed_gap"``. The intervals refer to the population gap
+    ``E[p̂ − correct]`` over all rows that would be predicted as the class. The given rows are taken to be a
+    random sample of these. Both the accuracy and the mean confidence have sampling errors. Their intervals
+    are combined by the method of Zou and Donner (2008):
 
-    - The accuracy has its mid-P binomial interval.
-    - The mean confidence has a Student t interval on the logit scale, which accounts for the skewness of
-      confidences near 1. It is clipped to the Wilson interval of the same number of Bernoulli trials.
+    - The interval of the accuracy is the mid-P binomial interval.
+    - The interval of the mean confidence is a Student t interval on the logit scale, which accounts for the
+      skewness of confidences near 1. It is clipped to the Wilson interval for the same mean and number of
+      rows.
     - The correlation of the two errors is that of confidence and correctness over the rows, multiplied by
       ``n/(n + 1)``.
 
-    In simulations of 88 populations (``benchmarks/interval_coverage.py``), 95% intervals contained the gap in
-    95 to 96% of the samples on average. The populations have eleven distributions of confidences and are
-    calibrated, over-confident or under-confident. The lowest coverage was 87% with 5 rows, 90% with 10 rows,
-    92% with 20 rows and 93% with 50 rows or more. Coverage is lowest if nearly all confidences are close to 1
-    and all predictions are correct, because a few rows rarely include the lower confidences. The limits are
-    nan for a class that is never predicted.
+    The estimate and the limits are nan for a class that is never predicted.
 
-    With `transition` or soft labels (see :mod:`hetcal.metrics.scores`), the accuracy has the mid-P interval
-    of the mean agreement with the observed labels, or of the mean soft label, scaled by the ratio of the
-    standard deviation of the correctness to that of hard labels. If nearly all rows agree, the ratio is
-    unreliable, and is shrunk towards 1 for soft labels, and towards its value under calibration for noisy
-    ones.
+    In simulations of 88 populations (``benchmarks/interval_coverage.py``), 95% intervals contained the gap in
+    95 to 96% of the samples on average. The populations combine eleven distributions of confidences with
+    eight relations between confidence and accuracy, such as perfect calibration or over-confidence. The
+    lowest coverage was 87% with 5 rows, 90% with 10 rows, 92% with 20 rows and 93% with 50 rows or more.
+    Coverage is lowest if nearly all confidences are close to 1 and all predictions are correct, because a few
+    rows rarely include the lower confidences.
+
+    With `transition` or soft labels (see :mod:`hetcal.metrics.scores`), the interval of the accuracy is
+    derived from an agreement rate. This is the fraction of rows whose observed label is the predicted class,
+    or the mean probability that the soft labels give to the predicted class. The distances between this rate
+    and its mid-P limits are multiplied by a ratio: the standard deviation of the correctness, divided by that
+    of a binary variable whose mean is the agreement rate. The ratio is shrunk towards 1 for soft labels, and
+    towards its value under perfect calibration for noisy labels. The shrinkage matters if the agreement rate
+    is close to 0 or 1, where the ratio is unreliable.
 
     References
     ----------
@@ -221,7 +230,7 @@ def gap_intervals(
 
 
 def gap_bounds(top: TopLabel, level: float) -> tuple[Float, Float, Float]:
-    """Signed gap of every class and the limits of :func:`gap_intervals`, (K,) each."""
+    """Signed gap of every class, and the lower and upper limits of :func:`gap_intervals`, (K,) each."""
     k = top.predicted
     n = np.bincount(k, minlength=top.n_classes).astype(np.float64)
     safe_n = np.where(n > 0, n, np.nan)
@@ -233,7 +242,7 @@ def gap_bounds(top: TopLabel, level: float) -> tuple[Float, Float, Float]:
     c, a = mean(p), mean(y)
     dc, da = p - c[k], y - a[k]
     variance = mean(dc**2)
-    # Frequency of agreement with the labels, and the change of the accuracy per change of this frequency
+    # Rate of agreement with the labels, and the factor that converts its error to that of the accuracy
     rate, scale = a, np.ones_like(a)
     if top.agreement is not None:
         rate = mean(top.agreement.observed)
@@ -247,15 +256,16 @@ def gap_bounds(top: TopLabel, level: float) -> tuple[Float, Float, Float]:
 
 
 def normal_quantile(level: float) -> float:
-    """Quantile of the standard normal distribution; finite even for a level that rounds to 1."""
+    """Quantile of the standard normal distribution at `level`, at most 40 even if the level rounds to 1."""
     return min(float(special.ndtri(level)), _MAX_Z)
 
 
 def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
-    """Standard deviation of the correctness relative to that of hard labels with the mean `rate`, (K,).
+    """Standard deviation of the correctness relative to that of a binary variable with mean `rate`, (K,).
 
-    The squared ratio is averaged with a prior value. The weight of the ratio is the variance of the number of
-    rows that agree, and that of the prior value is 1, so the prior matters if nearly all rows agree.
+    The result is the root of a weighted average of the squared ratio and a prior value. The weight of the
+    squared ratio is the binomial variance of the number of rows that agree, and the weight of the prior value
+    is 1. The prior value therefore matters if `rate` is close to 0 or 1.
     """
     prior = np.ones_like(rate)
     if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
@@ -270,7 +280,7 @@ def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> F
 
 
 def _difference_error(first: Float, second: Float, r: Float) -> Float:
-    """Error of the difference of two estimates with errors `first` and `second` and correlation `r`."""
+    """Error of the difference of two estimates with the errors `first` and `second` and correlation `r`."""
     return np.asarray(np.sqrt(np.maximum(first**2 + second**2 - 2 * r * first * second, 0)))
 
 
@@ -296,7 +306,11 @@ def _mid_p_limits(n_correct: Float, n: Float, level: float) -> tuple[Float, Floa
 
 
 def _mid_p_low(n_correct: Float, n: Float, tail: float) -> Float:
-    """Accuracy at which ``P(S > n_correct) + P(S = n_correct)/2`` equals `tail`, for a binomial S."""
+    """Lower mid-P limit of the accuracy.
+
+    This is the accuracy at which ``P(S > n_correct) + P(S = n_correct)/2`` equals `tail`, where S is the
+    binomial number of correct predictions in n rows. If `n_correct` is 0, the limit is 0.
+    """
     inside = (n_correct > 0) & (n_correct < n)
     x, m = np.where(inside, n_correct, 1.0), np.where(inside, n, 2.0)
     # The solution lies between the accuracies at which P(S ≥ x) and P(S > x) equal `tail`.
@@ -316,9 +330,10 @@ def _ratio(numerator: Float, denominator: Float) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Pairs of the number of rows and the sum of residuals per cell.
+    """Number of rows and sum of residuals in every cell, for R resamples.
 
-    The arrays have shape (R, K, M) in `by_class` and (R, 1, M) in `pooled`.
+    Each attribute is a pair of arrays, for the numbers and for the sums. Their shape is (R, K, M) in
+    `by_class` and (R, 1, M) in `pooled`.
     """
 
     by_class: tuple[Float, Float]
@@ -326,9 +341,10 @@ class _Sums:
     norm: Norm
 
     def minus(self, observed: _Sums) -> _Sums:
-        """Return these sums with the residuals of `observed` subtracted.
+        """Return the deviations of these resampled sums from the observed ones.
 
-        A metric of the result is the distance between the resampled and the observed errors of the bins.
+        A calibration error of the result is the distance between the resampled and the observed gaps of the
+        bins.
         """
         by_class = _deviation(*self.by_class, *observed.by_class)
         return _Sums(by_class, _deviation(*self.pooled, *observed.pooled), self.norm)
@@ -336,10 +352,12 @@ class _Sums:
 
 @dataclass(frozen=True, eq=False)
 class _BinnedRows:
-    """Residual and cells of every row, adjacent in memory because rows are accessed in random order.
+    """Residual and cells of every row.
 
     The array `columns` has shape (n, 2) or (n, 3). Its columns are the residual ``confidence - correct`` and
-    the cell per class and bin. With bins of equal mass, there is a third column: the bin among all rows.
+    the number of the cell of the row's predicted class and bin. With bins of equal mass, the third column is
+    the bin of the row among all rows. The values of a row are adjacent in memory, because rows are accessed
+    in random order.
     """
 
     columns: Float
@@ -348,7 +366,10 @@ class _BinnedRows:
     norm: Norm
 
     def sums(self, drawn: Iterable[IntArray], n_resamples: int) -> _Sums:
-        """Sum over the drawn rows; element ``i`` of each array belongs to resample ``i % n_resamples``."""
+        """Sum over the drawn rows of every resample.
+
+        Element ``i`` of each array of row numbers in `drawn` belongs to resample ``i % n_resamples``.
+        """
         n_slices = (self.n_classes, 1)[: self.columns.shape[1] - 1]
         tables = [np.zeros((2, n * self.n_bins * n_resamples)) for n in n_slices]
         resample = np.empty(0, dtype=np.int64)
@@ -374,7 +395,10 @@ def _bin_rows(top: TopLabel, n_bins: int, binning: Binning, norm: Norm) -> _Binn
 
 
 def _chunk_resamples(n: int, n_resamples: int) -> Iterator[int]:
-    """Split the resamples into chunks that draw about `_CHUNK_ROWS` row numbers each."""
+    """Split the resamples into chunks, and yield the number of resamples in each chunk.
+
+    A chunk draws at most `_CHUNK_ROWS` row numbers, unless it consists of a single resample.
+    """
     step = max(1, _CHUNK_ROWS // n)
     return (stop - start for start, stop in chunk_ranges(n_resamples, step))
 
@@ -388,10 +412,10 @@ def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[I
 def _deviation(
     count: Float, residual: Float, observed_count: Float, observed_residual: Float
 ) -> tuple[Float, Float]:
-    """Observed counts, and resampled minus observed sums of residuals, of every cell.
+    """Return the observed count of every cell, and its resampled minus its observed sum of residuals.
 
-    The resampled sums of a slice are first scaled from its resampled to its observed number of rows. If a
-    resample contains no rows of a slice, the counts of the slice are 0.
+    Before the subtraction, the resampled sums of a slice are scaled from the resampled to the observed number
+    of rows in the slice. If a resample contains no rows of a slice, the counts of the slice are 0.
     """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual
@@ -428,9 +452,11 @@ def _summarise(draws: Float, level: float) -> list[Float]:
 
 
 def _noise_bound(deviations: list[Float], upper: float, floor: Float | None) -> Float:
-    """Upper quantile of the contribution of noise to a metric: from resamples, or of the floor if larger.
+    """Bound on the contribution of sampling noise to a metric.
 
-    Resamples reproduce the noise of a miscalibrated model, but underestimate it in bins with one or two rows.
+    It is the upper quantile of the deviations of the resamples, or that of the noise floor, `floor`, if it is
+    larger. Resamples reproduce the noise of a miscalibrated model, but they underestimate it in bins with one
+    or two rows.
     """
     stacked = np.concatenate(deviations)
     empty = np.isnan(stacked).all(axis=0)

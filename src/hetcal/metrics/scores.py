@@ -1,28 +1,34 @@
-"""Scores of probabilities: one number, or one per class.
+"""Accuracy, proper scores and calibration errors: one number, or one per class.
 
 Every score takes ``(probs, labels)`` with probabilities of shape (n, K), or
 ``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Labels are
 integers, or class names if `class_names` or the columns of a data frame provide them. Per-class scores
 group the rows by predicted class. The score of a class that is never predicted is nan, and a maximum or
-mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
+mean over classes ignores it. Compare calibration errors with their
 :func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes them large.
 
 **Noisy labels.** If some labels are wrong, even a perfect model agrees with fewer labels than its confidence
-says. Pass `transition`, a matrix (K, K) whose entry [i, j] is the probability that a label of class i is
-recorded as j. Alternatively, pass noise rates ρ, as one number or (K,) numbers: ρ_k is the probability that a
-label of class k is replaced with a random one of all K classes. The calibration errors and the accuracy then
-refer to the true classes. For a row with probabilities p and predicted class g, let ``A = T[g, g]`` and
+says. Pass `transition`, a matrix T of shape (K, K) whose entry [i, j] is the probability that a label of
+class i is recorded as j. Alternatively, pass noise rates ρ, as one number or (K,) numbers: ρ_k is the
+probability that a label of class k is replaced with one drawn uniformly from all K classes. The accuracy and
+the calibration errors then refer to the true classes.
+
+For a row with probabilities p, observed label y and predicted class g, let ``A = T[g, g]`` and
 ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row becomes ``(1[y = g] − b)/(A − b)``, whose
 expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
 [0, 1]. If ``T[j, g]`` is not the same for all classes j other than g, b depends on the probabilities of these
-classes, which must then be calibrated too. NLL and Brier score are those of the observed label under ``p T``.
-They are proper: the true probabilities have the lowest expected score. NLLs with and without `transition` are
-not comparable, nor are Brier scores. `transition` needs the probabilities of all classes.
+classes, which must then be calibrated too.
+
+NLL and Brier score are those of the observed label, whose probabilities are ``p T``. They are proper: the
+true probabilities have the lowest expected score. NLLs with and without `transition` are not comparable, nor
+are Brier scores.
 
 **Soft labels.** Labels of shape (n, K) are probabilities of the true class, or counts of votes, which are
-divided by their sum. The correctness of a row is then the probability ``q_g`` of its predicted class, and NLL
-and Brier score are expectations over a label drawn from the soft label. One-hot soft labels give the same
-results as hard labels.
+divided by their sum. The correctness of a row is then the probability ``q_g`` that its soft label gives to
+the predicted class g. NLL and Brier score are expectations over a label drawn from the soft label. One-hot
+soft labels give the same results as hard labels.
+
+Both `transition` and soft labels need the probabilities of all classes, and they cannot be combined.
 """
 
 from __future__ import annotations
@@ -85,8 +91,8 @@ def accuracy(
 ) -> float:
     """Fraction of rows whose predicted class is the label.
 
-    With `transition`, it is an estimate of the accuracy with respect to the true classes. For soft labels, it
-    is the mean probability of the predicted class.
+    With `transition`, the result is an estimate of the accuracy with respect to the true classes. For soft
+    labels, it is the mean probability that they give to the predicted class.
 
     Examples
     --------
@@ -106,13 +112,14 @@ def nll(
 ) -> float:
     """Mean negative log-likelihood, in nats.
 
-    ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
-    with half of the smallest positive probability, or ``1/(2K)`` if that is less, as in
+    The result is ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero
+    is replaced with half of the smallest positive probability, or ``1/(2K)`` if that is less, as in
     :func:`hetcal.to_logits`.
-    If `predicted` is given, the confidence is scored as the probability that the prediction is correct:
+
+    If `predicted` is passed, the confidence is scored as the probability that the prediction is correct:
     ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``. The probabilities are then p̂ and 1 − p̂, and K is 2.
-    For soft labels q, the score of a row is ``−Σ_k q_k log p_k``. With `transition`, it is the score of the
-    observed label, ``−log (p T)_y``.
+    For soft labels q, the score of a row is ``−Σ_k q_k log p_k``. With `transition`, it is that of the
+    observed label y, ``−log (p T)_y``.
 
     Examples
     --------
@@ -138,11 +145,11 @@ def brier(
 ) -> float:
     """Mean squared distance between the probabilities and the one-hot label, between 0 and 2.
 
-    ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the confidence is scored as the
-    probability that the prediction is correct. The result then lies between 0 and 1:
-    ``(1/n) Σ_i (p̂_i − 1[correct])²``. For soft labels q, the score of a row is the expectation over a label
-    drawn from q, ``Σ_k (p_k − q_k)² + q_k (1 − q_k)``. With `transition`, it is the score of the observed
-    label under ``p T``.
+    The result is ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is passed, the confidence is scored
+    as the probability that the prediction is correct. The result ``(1/n) Σ_i (p̂_i − 1[correct])²`` then lies
+    between 0 and 1. For soft labels q, the score of a row is the expectation over a label drawn from q,
+    ``Σ_k [(p_k − q_k)² + q_k (1 − q_k)]``. With `transition`, it is the score of the observed label, whose
+    probabilities are ``p T``.
 
     Examples
     --------
@@ -169,7 +176,7 @@ def ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Calibration error of the top label over all rows.
+    """Expected calibration error (ECE) of the top label, over all rows.
 
     With ``gap_b = mean confidence_b − accuracy_b`` in bin ``b``, it is ``Σ_b (n_b/n)·abs(gap_b)``, or
     ``√(Σ_b (n_b/n)·gap_b²)`` for ``norm="l2"``. Over-confident and under-confident classes can cancel out;
@@ -198,7 +205,7 @@ def class_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> Float:
-    """Calibration error on the rows predicted as each class, (K,); nan for a class that is never predicted.
+    """ECE of the rows predicted as each class, (K,); nan for a class that is never predicted.
 
     Examples
     --------
@@ -223,7 +230,7 @@ def max_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Largest calibration error over the predicted classes, ``max_k ECE_k``.
+    """Largest ECE of a predicted class: the maximum of :func:`class_ece`.
 
     With 100 classes of 100 rows each, a perfectly calibrated model can score 0.18. Compare the value with
     its :func:`~hetcal.metrics.noise_floor`.
@@ -251,7 +258,7 @@ def avg_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Unweighted mean of the calibration errors of the predicted classes.
+    """Unweighted mean of the ECEs of the predicted classes: the mean of :func:`class_ece`.
 
     Examples
     --------
@@ -273,7 +280,7 @@ def signed_gap(
     class_names: ArrayLike | None = None,
     transition: ArrayLike | None = None,
 ) -> Float:
-    """Mean confidence − accuracy on the rows predicted as each class, (K,).
+    """Mean confidence minus accuracy of the rows predicted as each class, (K,).
 
     Positive for an over-confident class; nan for a class that is never predicted.
 
@@ -298,7 +305,7 @@ def debiased_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Calibration error with a correction for its upward bias, at least 0.
+    """ECE with a correction for its upward bias, at least 0.
 
     ``norm="l2"`` is the closed form of Kumar, Liang and Ma (2019),
     ``√max(0, Σ_b (n_b/n)·(gap_b² − a_b(1−a_b)/(n_b−1)))``, where ``a_b`` is the accuracy of the bin. A bin
@@ -308,6 +315,8 @@ def debiased_ece(
     variable ``X_b`` with mean ``gap_b`` and variance ``a_b(1−a_b)/n_b``. The resampling estimate of Kumar,
     Liang and Ma converges to this estimate as the number of resamples grows. The correction removes about
     half of the bias.
+
+    For noisy and soft labels, the variance of the correctness in the bin takes the place of ``a_b(1−a_b)``.
 
     Examples
     --------
@@ -332,8 +341,9 @@ def smooth_ece(
 ) -> float:
     """Calibration error without bins: smooth ECE of Błasiok and Nakkiran (2023).
 
-    Let ``r(t) = (1/n) Σ_i K_σ(t, p̂_i)(p̂_i − correct_i)`` with a Gaussian kernel reflected at 0 and 1, and
-    ``smECE_σ = ∫ abs(r(t)) dt``. The result is the unique σ with ``smECE_σ = σ``.
+    Let ``r(t) = (1/n) Σ_i K_σ(t, p̂_i)(p̂_i − correct_i)``, where ``K_σ`` is a Gaussian kernel with the
+    bandwidth σ, reflected at 0 and 1. Let ``smECE_σ = ∫ abs(r(t)) dt`` over [0, 1]. The result is the unique
+    bandwidth σ with ``smECE_σ = σ``.
 
     Examples
     --------
@@ -369,7 +379,7 @@ def sum_brier(flat: FloatArray, label_entries: IntArray) -> float:
 
     Parameters
     ----------
-    flat : (n K,) probabilities, row after row
+    flat : (n·K,) probabilities, row after row
     label_entries : (n,) position of each label's probability in `flat`
     """
     squares = np.square(flat, dtype=np.float64)
@@ -409,7 +419,7 @@ def residual_grid() -> Float:
 
 
 def split_residuals(confidence: Float, correct: NDArray[Any]) -> tuple[IntArray, Float, Float]:
-    """Split the residual of every row linearly between the two nearest cells of the grid.
+    """Split the residual ``confidence - correct`` of every row linearly between the two nearest grid cells.
 
     Returns
     -------
@@ -434,7 +444,8 @@ def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
     """:func:`smooth_ece` from a :func:`residual_grid` to which all rows have been added."""
     inside = grid[1:-1] / n_rows
     inside[[0, -1]] += grid[[0, -1]] / n_rows
-    # A Gaussian reflected at both ends is the heat kernel of [0, 1], which the cosine transform diagonalises.
+    # Smoothing with a Gaussian that is reflected at 0 and 1 multiplies every coefficient of the cosine
+    # transform by a factor.
     spectrum = fft.dct(inside, norm="ortho")
     decay = -0.5 * (np.pi * np.arange(_GRID_SIZE)) ** 2
 

@@ -1,7 +1,7 @@
 """Sums over rows from which :func:`~hetcal.metrics.evaluate` computes its result in one pass.
 
-The totals of disjoint sets of rows add up. They are computed in chunks for arrays in memory, and block by
-block for a row source.
+The totals of disjoint sets of rows can be added. They are computed chunk by chunk for arrays in memory, and
+block by block for rows that are read in batches.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_sour
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: few enough to fit into the caches
 _GROUP_ROWS = 1 << 18  # rows whose results are in memory at once, before they are added up
-_TABLE_SIZE = 1 << 20  # fine bins are made wider if a (K, T) table of a block would have more entries
-_MIN_RESOLUTION = 8  # lowest resolution of the fine bins, used with very many classes
+_TABLE_SIZE = 1 << 20  # if a (K, T) table of a block would have more entries, the fine bins are made wider
+_MIN_RESOLUTION = 8  # lowest resolution of the fine bins, even with very many classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Totals:
     count, confidence, correct : (K, T) arrays
         Number of rows, sum of confidences and number of correct predictions per predicted class and fine bin.
     grid : (G,) array
-        Residuals on the grid of :func:`~hetcal.metrics.smooth_ece`.
+        Sums of the residuals on the grid of :func:`~hetcal.metrics.smooth_ece`.
     scores : (3,) array
         Sum of ``−log p[y]`` over the labels with positive probability, sum of the squared distances to the
         one-hot labels, and number of labels with probability 0.
@@ -88,7 +88,7 @@ class Totals:
 class BlockTotals:
     """Function that computes the totals of one block.
 
-    It is a class, because a row source may pickle it and run it on another machine.
+    It is a class and not a closure, because a row source may pickle it to run it on another machine.
     """
 
     bins: FineBins
@@ -110,7 +110,7 @@ class BlockTotals:
 
 
 def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None = None) -> Totals:
-    """Totals of validated probabilities and labels, computed in chunks on all cores.
+    """Compute the totals of validated probabilities and labels, in parallel chunks of rows.
 
     Parameters
     ----------
@@ -141,14 +141,17 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
 
 
 def fine_bins_of(n_classes: int, n_bins: int) -> FineBins:
-    """Fine bins for tables with a row per class; the bins are wider with many classes, to limit memory."""
+    """Fine bins for tables with one row per class.
+
+    With many classes, the fine bins are wider, which limits the size of the tables.
+    """
     return FineBins(n_bins, max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // n_classes)))
 
 
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
-    """Totals of a source of probabilities, in one pass, or two if a label has probability 0.
+    """Compute the totals of a source of probabilities, in one pass, or two if a label has probability 0.
 
-    Every block has its own tables, with an entry per class and fine bin; `fine_bins_of` limits their size.
+    Every block has its own tables, with an entry per class and fine bin. `fine_bins_of` limits their size.
     """
     bins = fine_bins_of(source.n_classes, n_bins)
     count, confidence, correct, grid, scores = source.reduce(BlockTotals(bins))

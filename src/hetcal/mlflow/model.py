@@ -44,7 +44,7 @@ FLAVOR = "hetcal"  # name of the flavour in the file MLmodel
 _ABOUT = "hetcal.json"  # file that describes the content of the folder
 _CALIBRATOR = "calibrator.json"
 _REQUIRED = ("numpy", "pandas", "scikit-learn", "scipy", "threadpoolctl")
-_LABEL_KINDS = "biufU"  # kinds of arrays of class labels that JSON can represent
+_LABEL_KINDS = "biufU"  # kinds of NumPy dtypes of class labels that JSON can represent
 
 
 def save_model(
@@ -73,18 +73,19 @@ def save_model(
         A calibrator takes logits, a classifier takes the input of its estimator.
     path : folder to create
     from_probs : whether a calibrator takes probabilities instead of logits
-    signature : ModelSignature, optional
-        By default, a calibrator that knows the names of its classes takes a table with a column per class,
-        and other calibrators take an array in float64, with the name ``logits`` or ``probs``. A calibrator
-        that was fitted by group takes two arrays, the second with the name ``groups``. For a classifier, the
-        signature is inferred from `input_example`. False saves no signature: MLflow then accepts tables and
-        arrays of any type, and only hetcal checks them.
+    signature : ModelSignature or bool, optional
+        By default, a calibrator that knows distinct names of its classes and was not fitted by group takes a
+        table with a column per class. Any other calibrator takes an array in float64 named ``logits`` or
+        ``probs``, followed by an array named ``groups`` if it was fitted by group. For a classifier, the
+        signature is inferred from `input_example`; without an example, there is no signature. False saves no
+        signature: MLflow then accepts tables and arrays of any type, and only hetcal checks them.
     input_example : rows of input, which MLflow stores with the model
         For a calibrator, the default is one row that is generated.
     estimator_options : keyword arguments of ``mlflow.sklearn.save_model`` for the estimator of a classifier
         For example ``{"serialization_format": "skops"}``.
     pip_requirements : requirements for pip, which describe the environment of the model
-        By default those of :func:`default_requirements`, and those of the estimator of a classifier.
+        By default those of :func:`default_requirements`, and those of the estimator of a classifier. With
+        `conda_env`, there is no default.
     extra_pip_requirements, conda_env, code_paths, metadata, mlflow_model : as in ``mlflow.pyfunc.save_model``
     """
     check_flag(from_probs, "from_probs")
@@ -131,21 +132,22 @@ def log_model(
     run_id: str | None = None,
     **options: Any,
 ) -> ModelInfo:
-    """Log a fitted calibrator or classifier to the active run of MLflow, or to the given one.
+    """Log a fitted calibrator or classifier as an MLflow model, in the active run or in the given one.
 
     Parameters
     ----------
     model : as in :func:`save_model`
     name : name of the model
     registered_model_name : also register a version of the model under this name
-    run_id : by default the active run; if there is none, MLflow starts one
+    run_id : run to which the model belongs
+        By default the active run. If no run is active, the model belongs to none.
     **options
         Arguments of :func:`save_model`, or of ``mlflow.models.Model.log``, such as `tags` and `params`.
 
     Returns
     -------
     mlflow.models.model.ModelInfo
-        Its attribute ``model_uri`` is an argument for :func:`load_model`.
+        Its attribute ``model_uri`` can be passed to :func:`load_model`.
     """
     return Model.log(
         artifact_path=None,
@@ -163,7 +165,7 @@ def load_model(model_uri: str | os.PathLike[str], dst_path: str | None = None) -
 
     Parameters
     ----------
-    model_uri : folder, or an address such as ``runs:/<run>/model`` and ``models:/<name>/<version>``
+    model_uri : folder, or an address such as ``runs:/<run>/model`` or ``models:/<name>/<version>``
     dst_path : folder for files that MLflow downloads, optional
     """
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=os.fspath(model_uri), dst_path=dst_path))
@@ -293,7 +295,10 @@ def _columns(calibrator: Calibrator) -> list[str] | None:
 
 
 def _example(calibrator: Calibrator, served: _Served) -> Any:
-    """One row of input: probability 1/2 for the first class, and equal probabilities for all others."""
+    """One row of input with probability 1/2 for the first class, and equal ones for all others.
+
+    The row contains the logarithms of the probabilities unless the model takes probabilities.
+    """
     row = np.full((1, calibrator.n_features_in_), 0.5 / (calibrator.n_features_in_ - 1))
     row[0, 0] = 0.5
     row = row if served.from_probs else np.log(row)

@@ -29,7 +29,7 @@ __all__ = ["log_report"]
 
 _AFTER = "_after"  # end of the names of metrics and columns that describe the calibrated probabilities
 _SCORES = ("accuracy", "nll", "brier")
-_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns that also exist with the suffix _AFTER
+_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns to which a calibrator adds one with _AFTER
 
 
 def log_report(
@@ -59,7 +59,9 @@ def log_report(
         Also log the metrics and verdicts of its probabilities, with names that end in ``_after``. If `data`
         is a LogitsFile with test rows, only these are evaluated. A warning is emitted if the calibrator was
         fitted on the evaluated rows.
-        The page does not contain the calibrator: it compares the methods that hetcal recommends.
+
+        The page does not describe this calibrator. It compares calibrators that :func:`hetcal.make_report`
+        fits.
     run_id : str, optional
         By default the active run; if there is none, MLflow starts one.
     step : int, optional

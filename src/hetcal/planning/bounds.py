@@ -1,4 +1,4 @@
-"""The bound of Theorem 4.1 for the NLL, and its comparison with the measured excess loss."""
+"""The bound of Theorem 4.1 of the paper for the NLL, and its comparison with the measured excess NLL."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ _MAX_EXACT_ROWS = 4 * 10**11
 class NllBound:
     """The bound of Theorem 4.1, applied to the NLL.
 
-    The theorem assumes a loss in [0, 1] that is Lipschitz in the probabilities. Its proof only uses that the
-    loss is Lipschitz in α. The NLL of a row is Lipschitz in α with constant ``√2 l_f``, and it is at most
-    ``B = log K + √2 α₊ l_f``. The theorem is therefore applied to NLL/B with ``l_c = √2/B``, and the
-    resulting bound is multiplied by B.
+    The theorem bounds the excess loss of class-wise inverse temperatures α. It assumes a loss in [0, 1] that
+    is Lipschitz in the probabilities, but its proof only uses that the loss is Lipschitz in α. The NLL of a
+    row is Lipschitz in α with the constant ``√2 l_f``, and it is at most ``B = log K + √2 α₊ l_f``. The
+    theorem is therefore applied to NLL/B with the Lipschitz constant ``l_c = √2/B``, and the resulting bound
+    is multiplied by B.
 
     Attributes
     ----------
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ. Values of ``(α₊ − α₋)/2`` or more do not constrain α, so the bound uses at most ``(α₊ − α₋)/2``.
+        Γ, the largest distance of a class's α from the shared α₀. Values of ``(α₊ − α₋)/2`` or more do not
+        constrain α, so the bound uses at most ``(α₊ − α₋)/2``.
     l_f : float
-        Largest norm of a centred row of logits.
+        Largest Euclidean norm of a row of logits after its mean has been subtracted.
     alpha_range : (float, float)
         ``(α₋, α₊)``, the bounds of α.
     delta : float
-        Probability that the bound fails.
+        Largest probability with which the bound may fail.
     """
 
     n_classes: int
@@ -103,16 +105,16 @@ class BoundCheck:
     regime : {"shared", "class-wise"}
         Case of Theorem 4.1 that applies.
     n, n_judged : int
-        Number of rows used to fit and to evaluate.
+        Numbers of rows used to fit and to evaluate.
     l_f : float
-        Largest norm of a centred row of logits.
+        Largest Euclidean norm of a row of logits after its mean has been subtracted.
     excess : float
         NLL on the evaluation rows with the fitted temperatures, minus the lowest NLL on these rows that any
-        temperatures with the same Γ attain.
+        temperatures with the same Γ and the same bounds of α attain.
     bound : float
         Bound of Theorem 4.1, in nats.
     delta : float
-        Probability that the bound fails.
+        Largest probability with which the bound may fail.
     """
 
     gamma: float
@@ -153,9 +155,9 @@ def bound_check(
     """Check Theorem 4.1 on data, for several values of Γ.
 
     Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
-    measured on the test rows, relative to temperatures fitted on the test rows themselves. No other
-    temperatures with the same Γ have a lower NLL on these rows, not even the population optimum, so the
-    measured excess tends to be too large.
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. These have the
+    lowest possible NLL on the test rows, which is at most that of the population optimum. The measured excess
+    therefore tends to be too large.
 
     Parameters
     ----------
@@ -164,11 +166,11 @@ def bound_check(
     test_logits, test_labels : arrays of shape (m, K) and (m,)
         Rows to evaluate on.
     gammas : sequence of float
-        Values of Γ.
+        Values of Γ, the largest distance of a class's α from the shared α₀.
     alpha_range : (float, float)
-        Bounds of α.
+        Bounds of the inverse temperatures α.
     delta : float
-        Probability that the bound fails.
+        Largest probability with which the bound may fail.
     class_names : sequence of str, optional
         K names, if labels are names; by default the column names of a data frame.
 
@@ -221,8 +223,8 @@ def bound_check(
 def gamma_of(method: Any) -> float | None:
     """Γ of a method to which Theorem 4.1 applies; None for all other methods.
 
-    The theorem assumes that the NLL is minimised with a fixed Γ. It covers neither shrinkage nor a
-    cross-validated Γ.
+    The theorem assumes that the NLL is minimised with a fixed Γ. It does not cover shrinkage, a
+    cross-validated Γ or bundles of classes.
     """
     if isinstance(method, TemperatureScaling):
         return 0.0 if method.loss == "nll" else None
@@ -232,7 +234,10 @@ def gamma_of(method: Any) -> float | None:
 
 
 def logit_norm(z: FloatArray) -> float:
-    """Largest norm of a centred row, ``l_f``. Centring a row does not change its softmax."""
+    """Largest Euclidean norm of a row after its mean has been subtracted, ``l_f``.
+
+    Subtracting the mean does not change the softmax of a row.
+    """
     centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
     largest = float(np.abs(centred).max())
     centred /= largest or 1.0  # scaling prevents overflow of the squares

@@ -18,11 +18,11 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Advice", "ClassAdvice", "advise"]
 
 _MIN_MORE_ROWS = 10.0  # smallest number of additional rows to suggest
-_PRIOR_ROWS = 20  # weight of the prior in `_null_mean`, in rows
+_PRIOR_ROWS = 20  # weight, in rows, of the estimate for all classes together in `_null_mean`
 
 
 class Advice(StrEnum):
-    """What to do about one class."""
+    """Advice on the temperature of one class."""
 
     OWN = "own temperature"
     POOL = "pool"
@@ -42,24 +42,25 @@ class ClassAdvice:
     alpha, alpha_pooled : float
         Optimal inverse temperature of the class alone, and of all rows together.
     gain : float
-        Reduction of the NLL per row of the class, in nats, if the class has its optimal temperature instead
+        Estimated reduction of the mean NLL of the class, in nats, if it has its optimal temperature instead
         of the shared one. The estimate is corrected for overfitting.
     gain_low, gain_high : float
         One-sided confidence limits of the gain, each at the level of the plan.
     cost : float
-        Increase of the NLL per row due to the sampling error of a temperature fitted on n rows.
+        Increase of the mean NLL of the class due to the sampling error of a temperature fitted on n rows.
     kind : Advice
         ``own temperature``, ``pool`` or ``more rows``.
     advice : str
         Text for display: ``own temperature``, ``pool`` or ``about N more rows``.
     more_rows : int
-        Number of additional rows predicted as the class that are needed to decide; 0 if decided.
+        Approximate number of additional rows predicted as the class that are needed to decide. It is 0 if
+        `kind` is not ``more rows``.
 
     Notes
     -----
-    The gain, its limits and the cost are nan if the data say nothing about a separate temperature: if the
-    class is never predicted or the only one predicted, if all logits are constant, or if all rows are correct
-    by wide margins.
+    The gain, its limits and the cost are nan if the rows contain no information about a separate temperature.
+    Examples are a class that is never predicted or that is the only predicted class, logits that are constant
+    in every row, and rows that are all correct by wide margins. The advice is then ``pool``.
     """
 
     name: str
@@ -81,15 +82,16 @@ def advise(
 ) -> tuple[ClassAdvice, ...]:
     """Compare the gain of a separate temperature with its sampling cost, for every class.
 
-    Let ``θ = log α``, with optimum θ_k for class k and θ₀ for all rows together, and let j be the Fisher
-    information of a row of the class. With its own temperature, the class
+    Let ``θ = log α``. Its optimum is θ_k for the rows of class k and θ₀ for all rows together. Let j be the
+    mean Fisher information about θ in a row of the class. With its own temperature, the class
 
     - gains about ``½ j (θ_k − θ₀)²`` per row,
     - loses about ``½ j Var(θ̂_k)`` per row to sampling error.
 
-    A separate temperature is worthwhile if ``λ = gain/cost > 1``. With L_k the total NLL of the class, the
-    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis ``θ_k = θ₀``,
-    is approximately χ² with one degree of freedom and non-centrality λ. The advice is
+    A separate temperature is worthwhile if ``λ = gain/cost > 1``. Let L_k be the total NLL of the class. The
+    likelihood-ratio statistic ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis
+    ``θ_k = θ₀``, approximately has a χ² distribution with one degree of freedom and non-centrality λ. The
+    advice is
 
     - own temperature if λ > 1 with confidence `level`,
     - pool if the gain is below `min_gain` with confidence `level`,
@@ -131,8 +133,8 @@ class _Decision:
 
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
-    """Decide on one class, given its likelihood ratio and the mean of the ratio under the null hypothesis."""
-    if n == 0 or null_mean <= 1e-9:  # the data say nothing about the class
+    """Decide on one class from its likelihood-ratio statistic and the mean under the null hypothesis."""
+    if n == 0 or null_mean <= 1e-9:  # the rows contain no information about a separate temperature
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)
     root = math.sqrt(ratio / null_mean)
@@ -150,7 +152,10 @@ def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: fl
 
 
 def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
-    """Number of rows at which "own temperature" or "pool" is expected; `per_row` is λ divided by n."""
+    """Number of rows of the class from which "own temperature" or "pool" is the expected advice.
+
+    `per_row` is the non-centrality λ divided by the number of rows of the class.
+    """
     to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
     margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
     to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf
@@ -172,18 +177,20 @@ def _losses(source: MemorySource, alpha: Float) -> Float:
 
 
 def _null_mean(source: MemorySource) -> Float:
-    """Mean of each class's likelihood ratio if its temperature equals the shared one, (K,).
+    """Mean of each class's likelihood-ratio statistic if its temperature equals the shared one, (K,).
 
-    The mean is ``V_k/J_k · (1 − J_k/J)``. V_k is the variance of the score of class k, J_k its Fisher
-    information and J the sum of all J_k. The first factor is 1 if the model is correct up to its
-    temperatures; its estimate is shrunk towards that of all classes together. The second factor accounts for
-    the influence of the class on the shared temperature; it is 0 for a class that contains all the
-    information. V_k and J_k are evaluated at the temperatures of `fit_bayes`, because temperatures fitted
-    separately can be at a bound.
+    The mean is ``V_k/J_k · (1 − J_k/J)``. V_k is the variance of the score of class k, which is the
+    derivative of its log-likelihood in log α. J_k is the Fisher information of the class, and J is the sum of
+    all J_k. The first factor is 1 if the model is correct up to its temperatures. Its estimate is shrunk
+    towards that of all classes together. The second factor accounts for the influence of the class on the
+    shared temperature. It is 0 for a class that contains all the information.
+
+    V_k and J_k are evaluated at the temperatures of `fit_bayes`, because temperatures fitted separately can
+    be at a bound.
     """
     n = source.counts()
     alpha = fit_bayes(source, DEFAULT_BOUNDS).alpha
-    # One slice per row makes the pass return the slope and curvature of each row.
+    # With one slice per row, the pass returns the slope and the curvature of every row.
     _, slope, curvature = nll_pass(source.rows, np.arange(len(source.ids)), alpha[source.ids])
     total_curvature, total_slope, total_square = (
         sum_slices(source.ids, values, source.n_slices) for values in (curvature, slope, slope**2)

@@ -28,10 +28,10 @@ _LABELS = {"nll": "held-out NLL", "max_ece": "max-ECE minus its noise floor"}
 def plan_figure(
     plan: ValidationPlan, ax: Axes | None = None, *, metric: Literal["nll", "max_ece"] = "nll"
 ) -> Axes:
-    """Plot the learning curves: measured points, fitted curves, intervals and extrapolation.
+    """Plot the learning curves of the methods: measured points, fitted curves and their extrapolation.
 
-    The intervals exclude the sampling error that is common to all methods. The y axis may cut off points from
-    fits on few rows that are far above the others.
+    Shaded bands show the intervals of the curves, without the sampling error that is common to all methods.
+    Points of fits on few rows that are far above the other points may lie outside the range of the y axis.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _series(plan: ValidationPlan, method: MethodPlan, metric: str) -> tuple[Curv
 
 
 def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
-    """Limits of the y axis, with padding, chosen from the points at the larger half of the sizes."""
+    """Limits of the y axis, chosen from the points at the larger half of the sizes and the curves' limits."""
     half = len(plan.methods[0].sizes) // 2
     series = [_series(plan, m, metric) for m in plan.methods]
     values = np.concatenate([points[half:] for _, points, _, _ in series])

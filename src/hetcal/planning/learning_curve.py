@@ -1,7 +1,7 @@
 """A learning curve fitted to measured points: its shape, its limit, and the uncertainty of both.
 
-Three shapes are fitted to the mean loss of fits on m rows. All decrease like 1/m for large m, as does the
-loss of a smooth model with a fixed number of parameters::
+Three shapes are fitted to the mean loss of fits on m rows. For large m, they approach their limit c like 1/m,
+as does the loss of a smooth model with a fixed number of parameters::
 
     c + a/m                      the textbook case
     c + a/(m + m₀)               a slow start, for example if shrinkage weakens as rows are added
@@ -26,7 +26,7 @@ __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_a
 
 
 _RELATIVE_MISFIT = 0.1  # expected misfit of a shape, relative to the height above the lowest point
-_PENALTY = 2.0  # reduction of χ² required of each additional parameter (Akaike)
+_PENALTY = 2.0  # reduction of χ² that an additional parameter must achieve (Akaike's criterion)
 # With few rows per class, a slow or fast start may extend beyond the largest measured size. Excluding this
 # case would underestimate the uncertainty of the limit.
 _MAX_M0 = 4.0  # largest m₀, relative to the largest size
@@ -35,7 +35,10 @@ _MAX_ROWS = 1e8  # a larger number of rows is reported as infinite
 
 
 class Interval(NamedTuple):
-    """An estimate and the ends of its interval. If they are numbers of rows, ``inf`` means more than 10⁸."""
+    """An estimate and the ends of its interval.
+
+    If they are numbers of rows, inf means that 10⁸ rows are not enough.
+    """
 
     value: float
     low: float
@@ -44,18 +47,19 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """``c + a/(m + m₀) + d·exp(−m/τ)``, fitted to the measured means and to each bootstrap draw.
+    """Learning curve ``c + a/(m + m₀) + d·exp(−m/τ)``, fitted to the means and to each bootstrap draw.
 
-    S is the number of measured sizes, B the number of bootstrap draws.
+    S is the number of measured sizes m, and B is the number of bootstrap draws.
 
     Attributes
     ----------
     fit : array of shape (5,)
-        c, a, m₀, d, τ; at least one of m₀ and d is zero.
+        The parameters c, a, m₀, d, τ for the measured means. At least one of m₀ and d is zero.
     draws : array of shape (B, 5)
-        The parameters of each draw.
+        The parameters for each draw.
     scatter : array of shape (B,)
-        Random deviations of single fits: a fit on m rows deviates from the curve by ``scatter/m``.
+        A random deviation of a single fit for each draw: a fit on m rows deviates from the curve by
+        ``scatter/m``.
     sizes : array of shape (S,)
         The measured sizes.
     residual : array of shape (1 + B, S)
@@ -74,22 +78,23 @@ class Curve:
         return float(self.fit[0])
 
     def at(self, m: Float) -> Float:
-        """Height at the sizes `m`, (len(m),)."""
+        """Height of the curve fitted to the means at the sizes `m`, (len(m),)."""
         return np.asarray(_height(self.fit[None], np.atleast_1d(m))[0])
 
     def sample(self, m: Float, *, single: bool = False) -> Float:
-        """Height of every draw at the sizes `m`, (B, len(m)).
+        """Height of the curve of every draw at the sizes `m`, (B, len(m)).
 
-        A draw describes the mean over fits. With `single`, the random deviation of a single fit is added.
+        The curves describe the mean over fits. With `single`, the random deviation of a single fit is added.
         """
         height = _height(self.draws, np.atleast_1d(m))
         return height + self.scatter[:, None] / np.atleast_1d(m) if single else height
 
     def interpolated(self, m: Float) -> Float:
-        """Height at the sizes `m`, corrected to pass through the measured points, (1 + B, len(m)).
+        """Heights at the sizes `m`, corrected to pass through the measured points, (1 + B, len(m)).
 
-        The first row is for the fit, the others are for the draws. No simple shape is exact where the curve
-        is steep, so interpolated residuals are added. Beyond the largest measured size they decay.
+        The first row belongs to the curve fitted to the means, the other rows to those of the draws. No
+        simple shape is exact where the curve is steep, so interpolated residuals are added. Beyond the
+        largest measured size, these residuals decay.
         """
         log_sizes = np.log(self.sizes)
         left = np.clip(np.searchsorted(self.sizes, m, side="right") - 1, 0, len(self.sizes) - 2)
@@ -114,8 +119,8 @@ def fit_curve(
     The constraints are ``a, d ≥ 0`` and ``c ≥ floor``.
 
     Each size is weighted by the inverse variance of its mean over the R repeats. No simple shape is exact
-    where the curve is steep, so the variance is increased by the square of a tenth of the height above the
-    lowest point.
+    where the curve is steep. The variance is therefore increased by the square of the expected misfit, which
+    is a tenth of the height above the lowest point.
 
     Parameters
     ----------
@@ -123,9 +128,9 @@ def fit_curve(
     values : array of shape (S, R)
         One measurement per repeat.
     draws : array of shape (S, B)
-        Mean of each bootstrap draw.
+        Means in each bootstrap draw.
     rng : numpy.random.Generator
-        Used to draw the deviations of single fits.
+        Generator for the deviations of single fits.
     floor : float
         Lowest possible limit.
     floors : array of shape (B,), optional
@@ -134,7 +139,7 @@ def fit_curve(
     mean, n_repeats = values.mean(axis=1), values.shape[1]
     variance = values.var(axis=1, ddof=1) / n_repeats
     misfit = _RELATIVE_MISFIT * (mean - mean.min())
-    # A lower bound on the variance prevents infinite weights where rounding makes it zero.
+    # A tiny additional variance prevents infinite weights at sizes with neither variance nor misfit.
     min_variance = (1e-6 * max(1.0, float(np.abs(mean).max()))) ** 2
     weight = 1 / (variance + misfit**2 + min_variance)
     targets = np.concatenate([mean[:, None], draws], axis=1)
@@ -158,9 +163,10 @@ def interval_of(value: float, draws: Float, level: float) -> Interval:
 
 
 def last_above(difference: Float, sizes: Float) -> Float:
-    """Size beyond which each row of `difference` (B, len(sizes)) stays at or below 0; inf if there is none.
+    """Size beyond which each row of `difference` (B, len(sizes)) stays at or below 0, (B,).
 
-    The crossing between two sizes is interpolated linearly in log m.
+    For a row that is above 0 at the largest size, the result is inf. The crossing between two sizes m is
+    interpolated linearly in log m.
     """
     n_draws, n_sizes = difference.shape
     above = difference > 0
@@ -176,7 +182,7 @@ def last_above(difference: Float, sizes: Float) -> Float:
 
 
 def far_sizes(smallest: float) -> Float:
-    """Sizes from `smallest` to the search limit, dense enough for interpolation."""
+    """Sizes from `smallest` to the largest number of rows considered, dense enough for interpolation."""
     return np.geomspace(smallest, _MAX_ROWS, 600)
 
 
@@ -186,7 +192,7 @@ def _height(parameters: Float, m: Float) -> Float:
 
 
 def _shapes(sizes: Float) -> Iterator[tuple[float, float | None, int]]:
-    """Yield m₀, τ and the number of parameters of each candidate shape; τ is None without the exponential."""
+    """Yield m₀, τ and the number of parameters of each candidate shape; τ is None if it is not used."""
     yield 0.0, None, 2
     yield from ((m0, None, 3) for m0 in np.geomspace(0.3 * sizes[0], _MAX_M0 * sizes[-1], 16).tolist())
     yield from ((0.0, tau, 4) for tau in np.geomspace(0.5 * sizes[0], _MAX_TAU * sizes[-1], 16).tolist())
@@ -214,8 +220,8 @@ def _best_shapes(sizes: Float, values: Float, weight: Float, floors: Float) -> F
 def _least_squares(design: Float, values: Float, weight: Float, floors: Float) -> tuple[Float, Float]:
     """Constrained least squares: coefficients (p, B) and residual sums of squares (B,).
 
-    The first coefficient is at least `floors` (B,), the others are at least zero. The problem is convex with
-    at most three unknowns, so all active sets are tried.
+    The first coefficient is at least `floors` (B,), and the others are at least zero. The problem is convex
+    and has at most three unknowns. All combinations of constraints that hold with equality are tried.
     """
     root = np.sqrt(weight)[:, None]
     x, n_coefficients = design * root, design.shape[1]

@@ -45,11 +45,11 @@ class Forecast:
         NLL. The interval includes the sampling error of the rows that the plan is based on, which is common
         to all methods.
     gain : Interval or None
-        NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels. None
-        if the plan has no pooled temperature.
+        NLL of the method with one temperature for all classes, fitted on the same number of rows, minus this
+        NLL. The common sampling error cancels. None if the plan has no such method.
     max_ece_excess : Interval
-        max-ECE minus its noise floor, for a test set as large as the part that each split holds out, a fifth
-        of the available rows. The interval reflects the variation over splits only.
+        max-ECE minus its noise floor, for a test set of a fifth of the available rows. This is the part that
+        each split holds out. The interval reflects the variation over splits only.
     """
 
     rows: int
@@ -60,13 +60,13 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """The learning curve of one method and the numbers of rows it implies.
+    """The learning curves of one method, and the numbers of rows they imply.
 
     Attributes
     ----------
     name : str
     sizes : array of shape (S,)
-        Numbers of rows fitted on.
+        Numbers of rows that the method was fitted on.
     nll, nll_error : arrays of shape (S,)
         Mean held-out NLL and its standard error over the splits.
     max_ece_excess, max_ece_error : arrays of shape (S,)
@@ -78,12 +78,13 @@ class MethodPlan:
     rows_to_limit : Interval
         Rows needed for an NLL within the plan's tolerance of the method's own limit.
     beats_pooled_from : Interval or None
-        Rows beyond which the method always beats the pooled temperature; inf if there is no such number. None
-        for the pooled temperature itself, and if the plan has none.
+        Number of rows beyond which the NLL stays at or below that of the method with one temperature for all
+        classes; inf if there is no such number. None for that method itself, and if the plan does not have
+        it.
     bound : NllBound or None
         Bound of Theorem 4.1 for this method; None if the theorem does not apply.
     curve, max_ece_curve : Curve
-        Learning curves of the NLL minus the plan's `reference`, and of the max-ECE excess.
+        Learning curve of the NLL minus the plan's `reference`, and that of max-ECE minus its noise floor.
     """
 
     name: str
@@ -108,7 +109,7 @@ class ValidationPlan(TableDisplay):
     Attributes
     ----------
     n, n_classes, n_repeats : int
-        Number of available rows, of classes and of splits.
+        Numbers of available rows, classes and splits.
     target : float
         NLL to reach.
     tolerance : float
@@ -146,7 +147,7 @@ class ValidationPlan(TableDisplay):
 
     @property
     def best(self) -> MethodPlan:
-        """The method with the lowest limit."""
+        """The method with the lowest NLL in the limit of infinitely many rows."""
         return min(self.methods, key=lambda m: m.limit.value)
 
     @property
@@ -155,7 +156,7 @@ class ValidationPlan(TableDisplay):
         return text.summary_text(self)
 
     def predict(self, method: str, rows: int) -> Forecast:
-        """Predict the scores of a fit of `method` on `rows` rows from the learning curves of the method."""
+        """Predict the scores of a fit of `method` on `rows` rows from the learning curves."""
         plan = self[method]
         remedy = "for predictions at fewer rows, pass smaller sizes= to plan_validation_size"
         rows = check_integer(rows, "rows", minimum=int(plan.sizes[0]), remedy=remedy)
@@ -210,9 +211,9 @@ def plan_validation_size(
     """Estimate how many validation rows calibration needs.
 
     The rows are shuffled `n_repeats` times. For several sizes m, every method is fitted on the first m rows
-    and evaluated on the rest. A curve ``c + a/m`` is fitted to the means and extrapolated. If the data
-    require it, the curve also describes a slow or a fast start. Intervals come from a bootstrap of rows and
-    splits.
+    and evaluated on other rows. A curve ``c + a/m`` is fitted to the mean scores of all sizes and
+    extrapolated. If the data require it, the curve also describes a slow or a fast start. Intervals come from
+    a bootstrap of rows and splits.
 
     Parameters
     ----------
@@ -226,7 +227,7 @@ def plan_validation_size(
         By default, temperature scaling (TS) and three forms of class-wise temperature scaling (CTS): with
         Γ = 0.1, with shrinkage, and unconstrained. With ``"Auto": AutoCalibrator()``, the plan takes minutes.
     sizes : array of int, optional
-        Three or more increasing numbers of rows to fit on, between 2 and 80% of all rows. By default, ten
+        Three or more increasing numbers of rows to fit on, from 2 rows to 80% of the rows. By default, ten
         sizes, evenly spaced in log m. The smallest is two rows per class, but at least 20 rows, and the
         largest is 80% of the rows. If each size would then be less than 25% larger than the one before,
         there are fewer sizes, but at least five.
@@ -240,14 +241,14 @@ def plan_validation_size(
     class_names : sequence of str, optional
         K names, by default the column names of a data frame, or the class numbers.
     alpha_range, delta : (float, float) and float
-        Bounds of α in Theorem 4.1, and the probability that its bound fails.
+        Bounds of α in Theorem 4.1, and the largest probability with which its bound may fail.
     n_bins : int
         Number of confidence bins for max-ECE.
     rng : numpy.random.Generator or int
         Random generator or seed.
     max_seconds : float, optional
-        Time limit. After five or more splits, stop if another split is expected to exceed it. The result then
-        depends on the speed of the machine.
+        Time limit for the fits on subsamples, in seconds. After five or more splits, no further split is
+        started if it is expected to exceed the limit. The result then depends on the speed of the machine.
     on_step : callable, optional
         Called as ``on_step(completed, total)`` after each step. A step is one size in one split.
 
@@ -301,7 +302,7 @@ def plan_validation_size(
 
 
 def check_methods(methods: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the calibrators by name, or the default ones."""
+    """Validate `methods` and return the calibrators by name; None gives the default calibrators."""
     if methods is None:
         return {
             "TS": TemperatureScaling(),
@@ -357,7 +358,7 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
 def _bounds(
     z: FloatArray, methods: Mapping[str, Any], alpha_range: tuple[float, float], delta: float
 ) -> dict[str, NllBound | None]:
-    """Bound of Theorem 4.1 for each method, or None if the theorem does not apply."""
+    """Bound of Theorem 4.1 for each method; None for a method to which the theorem does not apply."""
     norm = logit_norm(z)
     bounds: dict[str, NllBound | None] = dict.fromkeys(methods)
     for name, method in methods.items():
@@ -428,7 +429,11 @@ def _answers(
     tolerance: float,
     level: float,
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
-    """Limit; rows to reach the target, to come within `tolerance` of the limit, and to beat `pooled`."""
+    """Return four intervals: the limit, and three numbers of rows.
+
+    They are the rows needed to reach the target, to come within `tolerance` of the limit, and to beat the
+    curve `pooled`. The last one is None if `pooled` is None.
+    """
     m = far_sizes(float(samples.sizes[0]))
     height = curve.interpolated(m)
 

@@ -33,8 +33,8 @@ class QuarterLine:
     measured, error : float
         Measured NLL of that fit on the test rows, and its standard error.
     gain : Interval or None
-        Predicted gain over the pooled temperature. None for the pooled temperature itself, and if no method
-        pools.
+        Predicted reduction of the NLL relative to the method with one temperature for all classes. None for
+        that method itself, and if there is no such method.
     measured_gain, gain_error : float
         Measured gain and its standard error; 0 if `gain` is None.
     """
@@ -65,9 +65,9 @@ class QuarterCheck:
     Attributes
     ----------
     n_part, n, n_judged : int
-        Number of rows used to predict, to fit and to evaluate.
+        Numbers of rows used to predict, to fit and to evaluate.
     level : float
-        Confidence level of the intervals.
+        Confidence level of the predicted intervals.
     lines : tuple of QuarterLine
     """
 
@@ -83,7 +83,7 @@ class QuarterCheck:
         return all(line.inside for line in self.lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
+        """Return JSON-compatible values; None replaces infinite numbers, and gains that are not predicted."""
         lines = [
             {
                 "method": line.method,
@@ -133,7 +133,8 @@ def check_quarter(
 ) -> QuarterCheck:
     """Predict the NLL of a fit on all rows from a random quarter of them, and compare it with the actual NLL.
 
-    The NLL is measured on the test rows. If none are passed, a random fifth of the rows is set aside first.
+    The NLL is measured on the test rows. If no test rows are passed, a random fifth of the rows is set aside
+    for this purpose, and the fit and the prediction use the others.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ def check_quarter(
     test_logits, test_labels : arrays of shape (m, K) and (m,), optional
         Rows to evaluate on.
     share : float
-        Fraction of the rows to predict from.
+        Fraction of the rows from which the NLL is predicted.
     methods, n_repeats, level, class_names, rng, on_step
         As in :func:`plan_validation_size`.
 

@@ -26,8 +26,8 @@ __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_l
 OnStep = Callable[[int, int], None]
 
 HELD_OUT = 0.2  # fraction of the rows that a split excludes from all its fits, to measure max-ECE on them
-MIN_REPEATS = 5  # five consecutive repeats hold out every row once
-_N_DRAWS = 400  # bootstrap draws
+MIN_REPEATS = 5  # the first five repeats hold out every row once
+_N_DRAWS = 400  # number of bootstrap draws
 _MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
 _N_REDRAWS = 20  # redraws per noise floor of max-ECE; few suffice, since only means over repeats matter
 
@@ -37,10 +37,10 @@ class Samples:
     """Held-out scores of every method, size and repeat, with bootstrap draws.
 
     The NLL is stored as the difference from the reference, the NLL of one temperature fitted on all rows.
-    This removes most of the variation due to which rows were held out. It also separates the sampling error
-    that all methods share from the rest.
+    This removes most of the variation that is due to the choice of held-out rows. It also separates the
+    sampling error that all methods share from the other sources of variation.
 
-    S is the number of sizes, R of repeats and B of bootstrap draws.
+    S, R and B are the numbers of sizes, repeats and bootstrap draws.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Samples:
     nll : array of shape (methods, S, R)
         Held-out NLL minus the reference on the same rows.
     nll_draws : array of shape (methods, S, B)
-        Means under bootstrap weights of rows and repeats.
+        Means of the held-out NLL minus the reference, under bootstrap weights of rows and repeats.
     max_ece : array of shape (methods, S, R)
         Held-out max-ECE minus its noise floor.
     max_ece_draws : array of shape (methods, S, B)
-        Means over resampled repeats.
+        Means of `max_ece` over resampled repeats.
     reference : float
-        The reference on all rows.
+        Mean of the reference over all rows.
     reference_draws : array of shape (B,)
         The reference under the bootstrap weights.
     floor : float
@@ -86,7 +86,10 @@ def take_samples(
     max_seconds: float | None,
     on_step: OnStep | None,
 ) -> Samples:
-    """Shuffle the rows `n_repeats` times; for each size m, fit on the first m rows and score the rest."""
+    """Shuffle the rows `n_repeats` times; for each size m, fit on the first m rows and score the rest.
+
+    If one more repeat is expected to exceed `max_seconds`, there are fewer repeats, but at least five.
+    """
     start = time.perf_counter()
     rows = prepare(z, y, None)
     reference = row_losses(fit_quietly(TemperatureScaling(), rows), z, y)
@@ -128,7 +131,7 @@ def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
 
 
 def fit_quietly(method: Any, rows: Rows) -> Any:
-    """Fit a copy of `method` without hetcal's warnings, which are expected in fits on few rows."""
+    """Fit a copy of `method` without calibration warnings, which are expected in fits on few rows."""
     with quiet():
         return fit_step(method, MemorySource(rows))
 
@@ -140,7 +143,7 @@ def _nll(p: FloatArray, y: IntArray) -> Float:
 def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
     """Yield permutations of the rows; the last fifth of each permutation is held out.
 
-    Five consecutive permutations hold out every row once.
+    The first five permutations hold out every row once, and so do the next five, and so on.
     """
     while True:
         for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
@@ -199,14 +202,14 @@ def _max_ece_excess(p: FloatArray, y: IntArray, n_bins: int, rng: np.random.Gene
 
 @dataclass(frozen=True, eq=False)
 class _BootstrapWeights:
-    """Poisson bootstrap weights; all rows of a random block share a weight.
+    """Poisson bootstrap weights of blocks of rows, to which the rows are assigned at random.
 
     Attributes
     ----------
     block : array of shape (n,)
         Block of every row.
     weight : array of shape (blocks, B)
-        Weight of every block in each bootstrap draw.
+        Weight of all rows of every block in each bootstrap draw.
     """
 
     block: IntArray

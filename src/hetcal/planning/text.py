@@ -28,8 +28,8 @@ __all__ = [
     "summary_text",
 ]
 
-_MAX_CLASSES = 20  # classes in the printed table
-_MAX_NAMES = 3  # classes named in the summary
+_MAX_CLASSES = 20  # maximum number of classes in the table
+_MAX_NAMES = 3  # number of classes that the summary names if it leaves some out
 
 
 def summary_text(plan: ValidationPlan) -> str:
@@ -50,7 +50,10 @@ def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
 
 
 def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
-    """Tables of methods, of the bound if `theory` is true, and of classes; the first contains the summary."""
+    """Return the tables of methods, of the bound if `theory` is true, and of classes.
+
+    The first table also contains the summary.
+    """
     return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
 
@@ -73,7 +76,7 @@ def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
 
 
 def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return ``value``, ``low`` and ``high``; None replaces inf."""
+    """Return ``value``, ``low`` and ``high``, with None in place of inf; None stays None."""
     if interval is None:
         return None
     return {key: _finite(value) for key, value in interval._asdict().items()}
@@ -82,8 +85,8 @@ def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
 def count_text(rows: float) -> str:
     """Format a number of rows; "never" for inf.
 
-    Numbers of 1,000 or more are rounded to three significant digits, and numbers of ten million or more to
-    one significant digit.
+    Numbers below 1,000 are rounded up to whole numbers. Larger numbers are rounded to three significant
+    digits, and numbers from ten million to one.
     """
     if math.isinf(rows):
         return "never"
@@ -93,7 +96,11 @@ def count_text(rows: float) -> str:
 
 
 def rows_text(rows: Interval, smallest: float) -> str:
-    """Format a number of rows with its interval, or as "≤ smallest" if the smallest size is enough."""
+    """Format a number of rows with its interval, such as "80 (60 to 120)".
+
+    A number up to `smallest`, the smallest size of the plan, is shown as "≤ smallest". The interval is left
+    out if it also ends at `smallest` or below, or if it begins at inf.
+    """
     if rows.value <= smallest and rows.high <= smallest:
         return f"≤ {count_text(smallest)}"
     value = f"≤ {count_text(smallest)}" if rows.value <= smallest else count_text(rows.value)
@@ -101,7 +108,7 @@ def rows_text(rows: Interval, smallest: float) -> str:
 
 
 def _pooled_clause(plan: ValidationPlan) -> list[str]:
-    """Whether the rows are enough for one temperature; empty if no method fits a single temperature."""
+    """Say whether the rows are enough for one temperature; empty if no method fits one temperature."""
     if plan.pooled is None:
         return []
     needed = plan[plan.pooled].rows_to_limit.value
@@ -113,7 +120,10 @@ def _pooled_clause(plan: ValidationPlan) -> list[str]:
 
 
 def _class_clauses(plan: ValidationPlan) -> list[str]:
-    """Which classes need more rows, or how many should have their own temperature if none needs more."""
+    """Say which classes need more rows or, if none does, how many should have their own temperature.
+
+    If there are classes that are never predicted, a second clause names them.
+    """
     undecided = [c for c in plan.classes if c.kind is Advice.MORE_ROWS]
     unseen = [c for c in plan.classes if c.n == 0]
     n_own = sum(c.kind is Advice.OWN for c in plan.classes)
@@ -132,7 +142,7 @@ def _class_clauses(plan: ValidationPlan) -> list[str]:
 
 
 def _share(n: int, plan: ValidationPlan) -> str:
-    """``3 of 10 classes`` or ``all 10 classes``."""
+    """Format a number of classes: ``3 of 10 classes``, or ``all 10 classes`` if `n` is their number."""
     n_classes = len(plan.classes)
     return f"all {n_classes:,} classes" if n == n_classes else f"{n:,} of {n_classes:,} classes"
 
@@ -256,7 +266,7 @@ def _class_table(plan: ValidationPlan) -> Table:
 
 
 def _lines(table: Table) -> list[str]:
-    """Aligned lines of a table, followed by its notes; the title is left out."""
+    """Format the columns and rows of a table as aligned lines, followed by its notes."""
     rows = [tuple(map(str, row)) for row in (table.columns, *table.rows)]
     is_last_left = table.is_left(len(table.columns) - 1)
     return [*aligned(rows, last_left=is_last_left), *(note.text for note in table.notes)]
@@ -268,7 +278,10 @@ def _excess(method: MethodPlan, rows: int) -> float:
 
 
 def aligned(table: list[tuple[str, ...]], *, last_left: bool = False) -> list[str]:
-    """Format a table as lines. The first column is left-aligned, and the last too if `last_left`."""
+    """Format a table as lines.
+
+    The first column is left-aligned, and so is the last one if `last_left` is true.
+    """
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:

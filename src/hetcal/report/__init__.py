@@ -35,9 +35,9 @@ def make_report(
 
     Parameters
     ----------
-    data : LogitsFile from :func:`hetcal.load_logits`, or array of shape (n, K) with logits
-        Calibrators are fitted on the validation rows of a file and evaluated on its test rows. If there is
-        only one set of rows, five-fold cross-fitting is used.
+    data : LogitsFile from :func:`hetcal.load_logits`, or array of shape (n, K) with logits, optional
+        Required unless `probs` is passed. Calibrators are fitted on the validation rows of a file and
+        evaluated on its test rows. If there is only one set of rows, five-fold cross-fitting is used.
     labels : array of shape (n,), optional
         True classes. Required unless `data` is a LogitsFile, which contains its labels.
     probs : array of shape (n, K), optional
@@ -57,15 +57,15 @@ def make_report(
         times as long as the rest of the report.
     format : {"html", "md", "json"}
     title : str, optional
-        By default the title or the name of the file, or "Calibration report" for an array.
+        By default the title that the file contains, or its name, or "Calibration report" for an array.
     rng : numpy.random.Generator or int
-        Generator or seed for the noise floors.
+        Seed for the noise floors, or a generator from which the seed is drawn.
 
     Returns
     -------
     str
-        The report. It is identical for identical input and seed. The HTML page loads nothing from the
-        network.
+        The report in the given format. It is identical for identical input and seed. The HTML page loads
+        nothing from the network.
     """
     check_request(format)
     report = collect_report(

@@ -62,8 +62,10 @@ from hetcal.report.describe_auto import FINAL_STEP, count_members, leading_candi
 
 __all__ = ["as_logits_file", "collect_data"]
 
-_STEPS = 14  # number of positive finite values of Γ
-_UNCONSTRAINED = 0.97  # the largest finite Γ is this quantile of the classes' distances from the shared α
+# Γ limits the distance between the inverse temperature α of each class and a common centre.
+_STEPS = 14  # number of positive finite values of Γ for which class-wise temperatures are fitted
+# The largest finite Γ is this quantile of the distances between separately fitted α and the shared α.
+_UNCONSTRAINED = 0.97
 _LEVEL = 0.95  # confidence level of the intervals
 _N_REDRAWS = 200  # number of redraws for the noise floors
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
@@ -111,14 +113,16 @@ def as_logits_file(
 ) -> LogitsFile:
     """Validate logits or probabilities with labels and groups, and return them as a LogitsFile.
 
-    If `data` is a LogitsFile, `groups` replaces the groups of its evaluated rows.
+    If `data` is a LogitsFile, it is returned unchanged unless `groups` are passed. These then replace the
+    groups of the evaluated rows.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
             raise ValueError("probs must be left out if data is a LogitsFile, got both; pass one of them")
         if labels is not None:
             raise ValueError(
-                "labels must be left out if data is a LogitsFile, got both; the file contains its labels"
+                "labels must be left out if data is a LogitsFile, got both; omit labels, since the file "
+                "contains them"
             )
         return data if groups is None else _with_groups(data, groups)
     probs = two_columns(probs, labels, class_names)
@@ -193,7 +197,7 @@ def collect_data(
 
 
 def _seed(rng: np.random.Generator | int) -> int:
-    """Return `rng` as a seed that the report can print; draw a seed from a generator."""
+    """Return a seed that the report can print: `rng` itself, or a number drawn from a generator."""
     if isinstance(rng, int | np.integer) and rng >= 0:
         return int(rng)
     return int(as_generator(rng).integers(1 << 32))
@@ -268,7 +272,7 @@ def _compare(
 
 
 def _all_fitted(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
-    """Whether the fitting set contains every group of the evaluated rows."""
+    """Whether the rows of the fit contain every group of the evaluated rows; False if those have none."""
     return groups is not None and bool(np.isin(groups, fitted).all())
 
 
@@ -279,9 +283,10 @@ def _overall(top: TopLabel) -> Overall:
 
 
 def _gap_noise(top: TopLabel) -> Float:
-    """Half-width of the range that contains 95% of the gaps of a calibrated class, (K,).
+    """Half-width (K,) of the range around 0 in which the gap of a calibrated class lies with probability 95%.
 
-    The distribution of the gaps is approximated by a normal distribution.
+    The distribution of the gap is approximated by a normal distribution. The half-width is nan for a class
+    that is never predicted.
     """
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
@@ -290,7 +295,7 @@ def _gap_noise(top: TopLabel) -> Float:
 
 
 def _gamma_path(val: Split) -> GammaPath:
-    """Class-wise temperatures for Γ = 0, finite Γ up to one that constrains few classes, and Γ = inf."""
+    """Class-wise temperatures for Γ = 0, for finite Γ up to one that constrains few classes, and Γ = inf."""
     rows = prepare(val.logits, val.labels, None)
     source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds
@@ -363,7 +368,7 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
 
 
 def _settling(diagnosis: Diagnosis) -> Settling:
-    """Additional rows needed for a verdict, if each class keeps its share of the predictions."""
+    """Additional rows needed for verdicts on all classes, if each class keeps its share of predictions."""
     undecided = [c for c in diagnosis.classes if c.kind == Verdict.TOO_FEW_ROWS]
     additional = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}
@@ -374,7 +379,7 @@ def _settling(diagnosis: Diagnosis) -> Settling:
 
 
 def _sensitivity(judged: Split, max_noise: float | None) -> Sensitivity | None:
-    """How the verdicts depend on wrong labels; None if this was not requested."""
+    """How the verdicts depend on wrong labels; None if `max_noise` is None."""
     if max_noise is None:
         return None
     scores: dict[str, Any] = dict(judged.scores)
@@ -384,7 +389,7 @@ def _sensitivity(judged: Split, max_noise: float | None) -> Sensitivity | None:
 def _options(
     data: LogitsFile, class_names: ArrayLike | None, train_counts: ArrayLike | None, max_noise: float | None
 ) -> tuple[str, ...]:
-    """Command-line options that correspond to the arguments."""
+    """Options of `hetcal report` that correspond to the arguments that were passed."""
     renamed = class_names is not None and not np.array_equal(class_names, data.class_names or [])
     options = {
         "--classes names.txt": renamed,

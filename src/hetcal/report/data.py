@@ -46,14 +46,14 @@ class Finding(StrEnum):
 
     FEW_ROWS = "too few rows"  # more than half of the classes have too few rows
     CLASSES = "miscalibrated classes"
-    AVERAGE = "miscalibrated on average"  # over all rows, but in no single class
-    LEVELS = "miscalibrated at some confidence levels"  # only there: neither on average nor in a single class
+    AVERAGE = "miscalibrated on average"  # over all rows, but not in any single class
+    LEVELS = "miscalibrated at some confidence levels"  # but neither on average nor in any single class
     NOTHING = "nothing to fix"
 
 
 @dataclass(frozen=True, eq=False)
 class MethodRow:
-    """One method on the evaluated rows: name, description, metrics and fraction of decisions changed."""
+    """Results of one method on the evaluated rows: name, description, metrics, share of changed decisions."""
 
     name: str
     meaning: str
@@ -82,7 +82,7 @@ class Overall:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group before and after the recommended calibrator."""
+    """Metrics of one group before calibration and, with the suffix ``_after``, after calibration."""
 
     name: str
     n: int
@@ -99,12 +99,14 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class GammaPath:
-    """Inverse temperatures of the classes for increasing Γ: all equal at 0, fitted per class at infinity.
+    """Inverse temperatures of the classes for increasing Γ, the largest distance allowed from their centre.
+
+    All are equal at Γ = 0, and each class is fitted separately at Γ = inf.
 
     Attributes
     ----------
-    gamma : (G,) array from 0 to inf
-    alpha : (G, K) array
+    gamma : (G,) array of the values of Γ, from 0 to inf
+    alpha : (G, K) array of the inverse temperatures
     alpha0 : (G,) array, the centre of the classes' inverse temperatures for each Γ
     n_fit : (K,) int array, rows predicted as each class in the fitting set
     at_bound : (K,) bool array, classes whose separately fitted α is at a bound of the search range
@@ -131,14 +133,18 @@ class GammaPath:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Training rows per class (K,) and their rank correlation with the gaps of the predicted classes."""
+    """Training rows per class (K,), and their rank correlation with the gaps of the predicted classes.
+
+    The correlation and its p-value are nan if fewer than three classes are predicted, or if the counts or the
+    gaps of the predicted classes are all equal.
+    """
 
     counts: Float
     correlation: float
     p_value: float
 
     def to_dict(self) -> dict[str, float]:
-        """Correlation and p-value; the JSON of the report contains the counts in its list of classes."""
+        """Correlation and p-value without the counts, which the report lists with each class."""
         return {"correlation": self.correlation, "p_value": self.p_value}
 
 
@@ -198,13 +204,13 @@ class ReportData:
     has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
     candidates : candidates with their cross-validated scores, weights and descriptions
     decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
-    diagnosis, diagnosis_after : per class, before and after the recommended calibrator
+    diagnosis, diagnosis_after : verdicts on the classes before and after the recommended calibrator
     sensitivity : how the verdicts before calibration depend on wrong labels, or None if not requested
     cells, cells_after : Cells (K, M) before and after the recommended calibrator
         Number of rows, confidence and correct predictions, summed per predicted class and confidence bin.
     gap_noise : (K,) array
-        Half-width of the range that contains 95% of the gaps of a perfectly calibrated class.
-    path : class-wise temperatures over Γ
+        Half-width of the range around 0 in which the gap of a calibrated class lies with probability 95%.
+    path : class-wise temperatures for increasing Γ
     groups : one row per group, or empty
     training : training rows per class, or None
     settling : additional rows needed for a verdict on the undecided classes
@@ -266,7 +272,7 @@ class ReportData:
 
     @property
     def average_kind(self) -> Verdict:
-        """Verdict on all rows together: over- or under-confident if the interval excludes zero."""
+        """Verdict on all rows together: consistent if the interval of their gap contains zero."""
         if self.overall.low > 0:
             return Verdict.OVER_CONFIDENT
         return Verdict.UNDER_CONFIDENT if self.overall.high < 0 else Verdict.CONSISTENT
@@ -293,7 +299,10 @@ class ReportData:
 
     @functools.cached_property
     def deviations_before(self) -> tuple[Deviation, ...]:
-        """Confidence ranges with a gap of the uncalibrated model."""
+        """Confidence ranges in which the uncalibrated model has a gap.
+
+        Empty if the ECE before calibration is at most the 95% quantile of its noise floor.
+        """
         return self._deviations(self.before, self.cells)
 
     @property
@@ -337,17 +346,17 @@ class ReportData:
 
     @property
     def n_wrong(self) -> int:
-        """Number of over- or under-confident classes."""
+        """Number of over- or under-confident classes before calibration."""
         return sum(self.counts[kind] for kind in MISCALIBRATED)
 
     @property
     def n_wrong_after(self) -> int:
-        """Number of over- or under-confident classes after the recommended calibrator."""
+        """Number of over- or under-confident classes after calibration."""
         return sum(self.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of classes per verdict."""
+        """Number of classes per verdict before calibration."""
         return self.diagnosis.summary
 
     def to_dict(self) -> dict[str, Any]:
@@ -413,7 +422,7 @@ class ReportData:
 
 
 def _pooled(cells: Cells) -> dict[str, Any]:
-    """Rows, mean confidence and accuracy of the whole model, each as a list with one entry per bin."""
+    """Number of rows, mean confidence and accuracy of all rows in each bin, as lists over the bins."""
     pooled = cells.merged()
     count = pooled.count[0]
     safe_count = np.where(count > 0, count, np.nan)

@@ -11,8 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "count_members", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# `leading_candidates` leaves out smaller weights. AutoCalibrator gives the identity, one of its default
-# candidates, a small weight even if the identity does not help.
+# `leading_candidates` leaves out candidates with smaller weights. The identity, a default candidate, has a
+# small weight even if it does not help.
 _NEGLIGIBLE = 0.02
 
 
@@ -41,10 +41,10 @@ def describe_auto(model: AutoCalibrator) -> str:
 
 
 def count_members(candidates: Iterable[Mapping[str, Any]]) -> str:
-    """Number of candidates that the mixture contains, as a word."""
+    """Number of candidates with positive weight, as a word."""
     return count_word(sum(c["weight"] > 0 for c in candidates))
 
 
 def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Candidates with more than a negligible weight, the largest weight first."""
+    """Candidates with a weight of at least 2%, the largest weight first."""
     return sorted((c for c in candidates if c["weight"] >= _NEGLIGIBLE), key=lambda c: -c["weight"])

@@ -64,7 +64,9 @@ def _parse(limit: str) -> tuple[str, float]:
     name, equals, text = str(limit).partition("=")
     name = name.strip()
     if not equals:
-        raise ValueError(f"--fail-over must be NAME=VALUE, got {limit!r}; for example max_ece_excess=0.05")
+        raise ValueError(
+            f"--fail-over must be NAME=VALUE, got {limit!r}; write, for example, max_ece_excess=0.05"
+        )
     if name not in GATES:
         raise ValueError(
             f"--fail-over must name one of {', '.join(_METRICS)}, with the prefix uncal_ if the limit is for "
@@ -76,6 +78,6 @@ def _parse(limit: str) -> tuple[str, float]:
         value = math.nan
     if math.isnan(value):
         raise ValueError(
-            f"--fail-over must set {name} to a number, got {text.strip()!r}; for example {name}=0.05"
+            f"--fail-over must set {name} to a number, got {text.strip()!r}; write, for example, {name}=0.05"
         )
     return name, value

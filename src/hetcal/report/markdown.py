@@ -21,7 +21,7 @@ _GROUPS = ("Group", "Gap (points)", "Rows", "Accuracy", "Confidence", "ECE", "fl
 
 
 def to_markdown(data: ReportData) -> str:
-    """Render the summary, classes, methods, groups, possible causes and computation as Markdown."""
+    """Return the report as Markdown; unlike the HTML page, it has no charts."""
     remedy = filter(None, (sentences.recommendation(data), sentences.residual_shape(data)))
     return "\n".join(
         [
@@ -70,7 +70,7 @@ def _methods(data: ReportData) -> list[str]:
 
 
 def _candidates(data: ReportData) -> list[str]:
-    """Candidates of Auto; those with more than a negligible weight in bold."""
+    """Table of the candidates of Auto, with those of non-negligible weight in bold."""
     rows = []
     for c in data.candidates:
         bold = "**" if c in data.members else ""

@@ -45,7 +45,7 @@ DARK = {
 }  # fmt: skip
 
 _METRICS = {"ece": "ECE", "avg_ece": "Avg-ECE", "max_ece": "max-ECE"}
-# Sections in the navigation: id and title; those without data are left out
+# Sections in the navigation: id -> title; "groups" is left out if the rows have no groups
 _SECTIONS = {
     "classes": "Classes",
     "numbers": "Numbers",
@@ -71,7 +71,7 @@ _MAX_NAME = 120  # maximum length of a class name; charts truncate it further to
 
 
 def to_html(data: ReportData) -> str:
-    """Return the page as HTML."""
+    """Return the report as an HTML page."""
     runtime, script = vega_runtime(), _static("page.js")
     specs = chart_specs(data)
     text: str = _environment().get_template("page.html.j2").render(
@@ -185,14 +185,21 @@ def _class_rows(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _noise_condition(data: ReportData, c: ClassDiagnosis) -> str | None:
-    """Share of wrong labels up to which the verdict "over-confident" holds; None for other verdicts."""
+    """Text that says up to which share of wrong labels the verdict "over-confident" on a class holds.
+
+    None for classes with other verdicts, or if `data` has no sensitivity to wrong labels.
+    """
     if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
         return None
     return data.sensitivity.condition(c.index)
 
 
 def _temperature(data: ReportData, k: int) -> str:
-    """Temperature fitted to a class separately, or its limit if there is no finite optimum."""
+    """Temperature fitted to a class separately, as text.
+
+    It is the limit 0 or ∞ if there is no finite optimum, and a dash if no row of the fit is predicted as the
+    class.
+    """
     alpha = data.path.alpha[-1, k]
     if not data.path.n_fit[k]:
         return "–"
@@ -244,7 +251,10 @@ def _method(data: ReportData, i: int) -> dict[str, Any]:
 
 
 def _path(data: ReportData) -> dict[str, Any]:
-    """Temperatures of each class over Γ; None for classes without rows, which have the shared temperature."""
+    """Data of the chart of temperatures over Γ: positions x, range of the axis, temperatures of each class.
+
+    The temperatures of a class without rows in the fit are None, because it has the shared temperature.
+    """
     path = data.path
     reach = float(path.gamma[-2]) or 1.0
     x = [*path.gamma[:-1].tolist(), 1.1 * reach]

@@ -17,7 +17,7 @@ _MIN_GAP = 0.01  # smaller gaps are not listed, however significant
 
 @dataclass(frozen=True)
 class Deviation:
-    """Range of confidences with a significant gap of one sign.
+    """Range of confidences in which the gap is significant and has the same sign in all bins.
 
     Attributes
     ----------
@@ -35,9 +35,11 @@ class Deviation:
 def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
     """Join neighbouring bins whose gaps have the same sign, and return the ranges with a significant gap.
 
-    `level` is the significance level of each test. The tests assume ranges that are fixed in advance. Since
-    the ranges are chosen by the signs of the gaps, more of them than `level` suggests are significant by
-    chance. Therefore, call this function only if the ECE of all rows is significant.
+    A range is returned if its p-value is at most `level` and its gap is at least one percentage point.
+
+    The tests assume ranges that are fixed in advance. Since the ranges are chosen by the signs of the gaps,
+    more of them than `level` suggests are significant by chance. Therefore, call this function only if the
+    ECE of all rows is significant.
     """
     pooled = cells.merged()
     used = np.flatnonzero(pooled.count[0])

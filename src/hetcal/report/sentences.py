@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _LARGE_RATIO = 2  # an ECE of this many times its floor needs an explanation if the class is consistent
-_MAX_NAMED = 2  # up to this many miscalibrated classes, the headline names them
+_MAX_NAMED = 2  # the headline names the miscalibrated classes if there are at most this many
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
     Verdict.UNDER_CONFIDENT: "Label noise in the training data can cause this.",
@@ -62,10 +62,10 @@ def headline(data: ReportData) -> str:
 
 
 def lead(data: ReportData) -> list[str]:
-    """Calibration error before and after calibration and changes of decisions.
+    """Sentences on the calibration error before and after calibration, and on changed decisions.
 
-    If more than half of the classes have too few rows, the number of missing rows comes first. If only some
-    confidence levels are miscalibrated, they come first.
+    If more than half of the classes have too few rows, the number of additional rows needed comes first. If
+    the model is miscalibrated only at some confidence levels, these levels come first.
     """
     rows, result = data.settling.rows, []
     if data.finding is Finding.FEW_ROWS and rows:
@@ -98,14 +98,20 @@ def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
 
 
 def wrong_labels(data: ReportData, c: ClassDiagnosis) -> str | None:
-    """How many wrong labels would explain that a class looks over-confident; None for other classes."""
+    """How many wrong labels would explain that a class looks over-confident.
+
+    None for classes with other verdicts, or if `data` has no sensitivity to wrong labels.
+    """
     if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
         return None
     return f"{data.sensitivity.describe(c.index)}."
 
 
 def label_noise(data: ReportData) -> str | None:
-    """What wrong labels mean for the over-confident classes; the class with the largest gap is an example."""
+    """What wrong labels mean for the over-confident classes, with the class of largest gap as an example.
+
+    None if `data` has no sensitivity to wrong labels.
+    """
     if data.sensitivity is None:
         return None
     if not data.overconfident:
@@ -122,7 +128,7 @@ def label_noise(data: ReportData) -> str | None:
 
 
 def residual_shape(data: ReportData) -> str | None:
-    """Where calibrated confidences still differ from accuracy; None if chance explains all differences."""
+    """Where confidences still differ from accuracy after calibration; None if `data.deviations` is empty."""
     if not data.deviations:
         return None
     has_both_signs = len({deviation.gap > 0 for deviation in data.deviations}) == 2
@@ -147,7 +153,7 @@ def recommendation(data: ReportData) -> str:
 
 
 def advice(data: ReportData) -> str | None:
-    """Advice to allow changes of decisions if keeping them is costly, or None."""
+    """Advice to allow changes of decisions, or None if keeping decisions is not known to be costly."""
     settings = data.settings
     has_file = settings.from_file and not settings.embedded
     option = "hetcal fit --change-decisions" if has_file else "AutoCalibrator(keep_decision=False)"
@@ -156,7 +162,7 @@ def advice(data: ReportData) -> str | None:
 
 
 def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
-    """Possible causes of miscalibration, each with the classes it applies to, largest gap first."""
+    """Possible causes of miscalibration, each with the indices of its classes, largest gap first."""
     result = []
     for kind, cause in _CAUSES.items():
         classes = sorted(
@@ -207,8 +213,8 @@ def more_rows(data: ReportData) -> list[str]:
 def commands(data: ReportData) -> list[str]:
     """Command or Python call that reproduces the report.
 
-    For a user's file, commands that fit and evaluate a calibrator follow. If the file has only one set of
-    rows, the calibrator is fitted on all of them, so the command evaluates it on another file.
+    For a user's file, a command that fits a calibrator and one that evaluates it follow. If the file has only
+    one set of rows, the calibrator is fitted on all of them and must be evaluated on another file.
     """
     settings = data.settings
     noise = "" if settings.max_noise is None else f"max_noise={settings.max_noise}, "
@@ -247,7 +253,7 @@ def commands(data: ReportData) -> list[str]:
 
 
 def about_commands(data: ReportData) -> str:
-    """What the lines of `commands` do."""
+    """Introduction to the lines of `commands`, which ends with a colon."""
     if len(commands(data)) == 1:
         return "To reproduce this report:"
     source = display_name(data.settings.source)

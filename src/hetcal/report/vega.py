@@ -71,7 +71,7 @@ def chart_signals(data: ReportData) -> dict[str, dict[str, float | bool]]:
 
 
 def temperature_range(data: ReportData) -> tuple[float, float]:
-    """Range of the temperature axis; includes 1 and nearly all classes with a finite optimum."""
+    """Range of the temperature axis; it includes 1 and nearly all classes with a finite optimum."""
     path = data.path
     finite = (path.n_fit > 0) & ~path.at_bound
     t = 1 / (path.alpha[:, finite] if finite.any() else path.alpha0)
@@ -141,7 +141,7 @@ def _cache_folder() -> Path | None:
 
 
 def _gap_range(data: ReportData) -> tuple[float, float]:
-    """Range of all gaps and intervals; with hundreds of classes, the longest intervals are cut off."""
+    """Range of all gaps and intervals; with more than 200 classes, the longest intervals are cut off."""
     predicted = [c for c in data.diagnosis.classes if c.n > 0]
     tail = 0.03 if len(predicted) > _TRIMMED else 0.0
     gaps = [c.signed_gap for c in predicted]

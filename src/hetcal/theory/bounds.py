@@ -1,8 +1,8 @@
 """The bounds of Theorem 4.1 and Corollary 4.2, and the number of validation rows they require.
 
-Both bound the excess loss: the expected loss of the fitted inverse temperatures on new data minus that of the
-best possible ones. They assume a loss in [0, 1] that is ``l_c``-Lipschitz in the probabilities, and logits of
-norm at most ``l_f``.
+Both bound the excess loss: the expected loss of the fitted inverse temperatures on new data minus the
+expected loss of the best possible inverse temperatures. They assume a loss in [0, 1] that is
+``l_c``-Lipschitz in the probabilities, and logits of norm at most ``l_f``.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def cts_bound(
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
 
-    With the default `boundary`, the bound never decreases as K, Γ, W, l_f or l_c increases, and it decreases
-    with δ and n, with two exceptions. Where the class-wise regime begins, the bound drops slightly because
-    ``log(1 + x)`` becomes ``log(x)``. Within that regime and with many classes, it first increases with n, at
-    most up to ``n = e/(64 Γ² l_f² l_c²)``.
+    With the default `boundary` and apart from two exceptions, the bound does not decrease as K, Γ, W, l_f or
+    l_c increases, and it decreases as δ or n increases. The first exception is the boundary between the
+    regimes: there, the class-wise formula gives a slightly lower bound than the shared one, because it
+    contains ``log(x)`` instead of ``log(1 + x)``. The second is the start of the class-wise regime if there
+    are many classes: the bound can then increase with n, at most up to ``n = e/(64 Γ² l_f² l_c²)``.
 
     Parameters
     ----------
@@ -101,16 +102,16 @@ def cts_bound(
     gamma : float
         Γ, the largest distance of a class's α from the shared α₀; at most ``W/2``.
     alpha_range : (float, float) or float
-        ``(α₋, α₊)``, the bounds of α, or their distance W.
+        Either ``(α₋, α₊)``, the lower and upper bound of α, or their distance W.
     l_f : float
         Largest norm of a row of logits.
     l_c : float
         Lipschitz constant of the loss in the probabilities.
     delta : float
-        Probability, in (0, 1), that the bound fails.
+        Probability, in (0, 1), with which the bound may fail.
     boundary : {"theorem", "text"}
-        Largest Γ of the shared regime. "theorem" is ``1/(8 s)``, as in the theorem and its proof. "text" is
-        ``8/s``, as in the text after the theorem, which the proof does not support.
+        Largest Γ of the shared regime: ``1/(8 s)`` for "theorem", as in the theorem and its proof, or ``8/s``
+        for "text", as in the text after the theorem. The proof does not support the latter.
 
     Returns
     -------
@@ -158,7 +159,7 @@ def cts_bound_terms(
     else:
         regime = "class-wise"
         log_cover = math.log(width / (2 * gamma)) + (n_classes + 1) * _log_product(8.0, gamma, s)
-    # Just above the boundary, rounding can turn a `log_cover` of 0 into −1e-16, which has no square root.
+    # Just above the boundary and for Γ = W/2, rounding can turn a `log_cover` of 0 into a negative number.
     complexity = 4 * math.sqrt(max(log_cover, 0.0) / n)
     confidence = 8 * math.sqrt(math.log(2 / _check_delta(delta)) / n)
     return BoundTerms(regime, complexity, confidence, complexity + confidence, gamma_boundary)
@@ -167,10 +168,10 @@ def cts_bound_terms(
 def classwise_bound(
     n: int, p_min: float, *, alpha_range: AlphaRange, l_f: float, l_c: float, delta: float
 ) -> float:
-    """Bound of Corollary 4.2 on the excess loss of every class, each calibrated separately.
+    """Bound of Corollary 4.2 on the excess loss of every class, if each class is calibrated separately.
 
-    Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))``, which
-    :func:`classwise_confidence` computes, the excess loss of every predicted class is at most::
+    Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))`` (see
+    :func:`classwise_confidence`), the excess loss of every predicted class is at most::
 
         6 √(log(1 + 4 W √n l_f l_c) / (p_min n)) + 12 √(log(2/δ) / (p_min n))
 
@@ -181,13 +182,15 @@ def classwise_bound(
     n : int
         Number of validation rows, over all classes.
     p_min : float
-        Probability of the class that is predicted least often, in (0, 1]; at most 1/K.
+        Probability, in (0, 1], with which the least frequently predicted class is predicted. With K classes,
+        it is at most 1/K.
     alpha_range, l_f, l_c, delta
-        As in :func:`cts_bound`; `delta` applies to each class.
+        As in :func:`cts_bound`, except that `delta` applies to each class.
 
     Returns
     -------
     float
+        The bound. The loss lies in [0, 1], so a bound of 1 or more is vacuous.
 
     Examples
     --------
@@ -211,7 +214,7 @@ def classwise_bound_terms(
 
 
 def classwise_confidence(n: int, p_min: float, n_classes: int, *, delta: float) -> float:
-    """Probability with which Corollary 4.2 holds: ``max(0, 1 − K (δ + exp(−p_min n/8)))``.
+    """Minimum probability with which Corollary 4.2 holds: ``max(0, 1 − K (δ + exp(−p_min n/8)))``.
 
     Examples
     --------
@@ -240,14 +243,15 @@ def samples_needed(
     p_min: float | None = None,
     boundary: Boundary = "theorem",
 ) -> int:
-    """Smallest number of validation rows from which a bound stays at or below `epsilon`.
+    """Smallest number of validation rows from which on a bound is at most `epsilon`.
 
-    Pass `n_classes` and `gamma` to invert Theorem 4.1, or `p_min` to invert Corollary 4.2. The other
-    arguments are those of :func:`cts_bound`.
+    Pass `n_classes` and `gamma` to use Theorem 4.1, or `p_min` to use Corollary 4.2. The other arguments are
+    those of :func:`cts_bound`; `boundary` affects only Theorem 4.1.
 
     The result n satisfies ``bound(m) ≤ epsilon`` for every ``m ≥ n`` and, if n > 1,
     ``epsilon < bound(n − 1)``. The bound of Theorem 4.1 can increase with n at the start of the class-wise
-    regime. A size before that increase is returned only if the bound does not exceed `epsilon` later.
+    regime. A number of rows before this increase is returned only if the bound does not exceed `epsilon`
+    afterwards. If more than 10¹² rows are needed, a ValueError is raised.
 
     Examples
     --------
@@ -283,10 +287,10 @@ def samples_needed(
 
 
 def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
-    """Smallest n from which the bound stays at or below `epsilon`; None if n is beyond the search range.
+    """Smallest n from which on the bound is at most `epsilon`; None if n is beyond the search range.
 
-    In the shared and the separate regime, the bound decreases with n. In the class-wise regime, it increases
-    up to a single peak, often at the start of the regime, and decreases from there.
+    In the shared and in the separate regime, the bound decreases with n. In the class-wise regime, it
+    increases up to a single peak, which is often at the start of the regime, and then decreases.
     """
 
     def is_sufficient(n: int) -> bool:
@@ -302,7 +306,10 @@ def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> 
 
 
 def _first(condition: Callable[[int], bool], low: int) -> int | None:
-    """Smallest n ≥ `low` at which a monotone condition is true; None if n is beyond the search range."""
+    """Smallest n ≥ `low` at which `condition` is true; None if n is beyond the search range.
+
+    If the condition is true for some n, it must be true for all larger n.
+    """
     if condition(low):
         return low
     high = min(2 * low, _MAX_ROWS)
@@ -364,6 +371,6 @@ def _log_product(*factors: float) -> float:
 
 
 def _log1p_product(*factors: float) -> float:
-    """``log(1 + product)`` of a product that may overflow."""
+    """``log(1 + product)`` of a product of positive factors that may overflow."""
     product = math.prod(factors)
     return math.log1p(product) if product < math.inf else sum(map(math.log, factors))

@@ -1,4 +1,4 @@
-"""Checks of the paper's theory against exact computation and simulation, and the data of two figures."""
+"""Checks of the paper's theory by exact computation and simulation, and the data of the figures about it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Rng = np.random.Generator | int
 
 _NOISE_PAIRS = ((0.1, 0.1), (0.3, 0.1), (0.05, 0.4))  # training noise (p_plus, p_minus)
 _P_TEST = 0.05
-_ROWS = 2000  # rows of each simulated data set for Lemma 3.3
+_ROWS = 2000  # number of rows of each simulated data set for Lemma 3.3
 _SIZES = (20, 100, 400)  # values of n for Theorem 3.1
 _EPSILON = 0.01  # epsilon in Theorem 3.1, for confidence 0.99
-_ACCURACIES = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))  # accuracy of each class, for the bounds
-_MAX_ERRORS = 4  # tolerance of a simulation, in standard errors
+_ACCURACIES = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))  # of ten classes, to check the bounds
+_MAX_ERRORS = 4  # largest accepted difference between a simulated value and the claim, in standard errors
 _SLACK_RANGE = (0.0, 10.0)  # range of α in bound_slack
 
 
@@ -52,7 +52,8 @@ class Check:
     Attributes
     ----------
     claim : str
-        Description. Claims of the form P(…) state a lower bound on a probability, all others a value.
+        Description of the claim. A claim of the form P(…) states a lower bound on a probability. Any other
+        claim states a value.
     promised : float
         The claimed value or lower bound.
     exact : float or None
@@ -60,7 +61,8 @@ class Check:
     simulated : float
         The simulated value.
     holds : bool
-        Whether the exact and the simulated value agree with the claim.
+        Whether the exact value, if any, agrees with the claim, and the simulated value agrees within four
+        standard errors.
     """
 
     claim: str
@@ -77,9 +79,9 @@ class Slack:
     Attributes
     ----------
     claim : str
-        Theorem or corollary, and Γ.
+        The theorem with its Γ, or the corollary.
     regime : {"shared", "class-wise", "separate"}
-        Case that applies, as in :class:`BoundTerms`.
+        The regime that applies, as in :class:`BoundTerms`.
     bound : float
         Value of the bound.
     excess : float
@@ -105,7 +107,11 @@ class Slack:
 
 @dataclass(frozen=True)
 class LemmaCurve:
-    """Confidence and accuracy by training noise: values of Lemma 3.3, simulated means and standard errors."""
+    """Confidence and test accuracy for several levels of training noise.
+
+    The attributes contain the levels, the values of Lemma 3.3, the means over simulated data sets, and the
+    standard errors of these means.
+    """
 
     noise: tuple[float, ...]
     confidence: tuple[float, ...]
@@ -118,7 +124,7 @@ class LemmaCurve:
 
 @dataclass(frozen=True)
 class BoundLine:
-    """Bound of Theorem 4.1 by number of validation rows, for one K and one Γ."""
+    """Bound of Theorem 4.1 for several numbers of validation rows n, and for one K and one Γ."""
 
     n_classes: int
     gamma: float
@@ -128,7 +134,7 @@ class BoundLine:
 
 
 def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
-    """Check Lemma 3.3, Theorem 3.1 as stated and as proved, Theorem 4.1 and Corollary 4.2.
+    """Check Lemma 3.3, Theorem 3.1 (both as stated and as proved), Theorem 4.1 and Corollary 4.2.
 
     Parameters
     ----------
@@ -140,7 +146,7 @@ def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
     Returns
     -------
     list of Check
-        With the default arguments, all claims hold except the one about 30 n rows in the statement of Theorem
+        With the default arguments, all claims hold except those about 30 n rows in the statement of Theorem
         3.1. With few draws, a simulation may contradict a true claim by chance.
 
     Examples
@@ -169,11 +175,11 @@ def bound_slack(
 ) -> tuple[Slack, Slack, Slack]:
     """Compare the bounds with the true excess loss in an example where this loss has a closed form.
 
-    K classes are predicted equally often. Predictions of class k are correct with probability
-    ``correct[k]``; otherwise the label is uniform among the other classes. The logits are the unit vector of
-    the predicted class, α is in [0, 10], and the loss is half the Brier score. Hence ``l_f = 1``,
-    ``l_c = √2``, and a fitted confidence c for a class of accuracy q has an excess loss of
-    ``(c − q)² K / (2 (K − 1))``.
+    In this example, K classes are predicted equally often. A prediction of class k is correct with
+    probability ``correct[k]``; otherwise, all other classes are equally likely labels. The logits are the
+    unit vector of the predicted class, α is in [0, 10], and the loss is half the Brier score, so ``l_f = 1``
+    and ``l_c = √2``. If a class has the accuracy q and receives the confidence c, its excess loss over the
+    confidence q is ``(c − q)² K / (2 (K − 1))``.
 
     Parameters
     ----------
@@ -182,7 +188,7 @@ def bound_slack(
     correct : sequence of float, shape (K,)
         Accuracy of each predicted class, above 1/K and below 1.
     delta : float
-        Probability with which a bound may fail.
+        Probability, in (0, 1), with which a bound may fail.
     draws : int
         Number of validation sets to draw.
     rng : numpy.random.Generator or int
@@ -191,8 +197,9 @@ def bound_slack(
     Returns
     -------
     tuple of three Slack
-        For a shared temperature (Theorem 4.1, Γ = 0), for separate temperatures (Theorem 4.1, Γ = 5), and
-        for the class with the largest excess (Corollary 4.2 with δ/K for each class).
+        The first is for a shared temperature (Theorem 4.1, Γ = 0), and the second for the mean over classes
+        with separate temperatures (Theorem 4.1, Γ = 5). The third is for the class with the largest excess
+        (Corollary 4.2, with δ/K for each class).
 
     Examples
     --------
@@ -229,14 +236,17 @@ def lemma_curve(
     draws: int = 200,
     rng: Rng = 0,
 ) -> LemmaCurve:
-    """Confidence and test accuracy by training noise ``p₊ = p₋``, from Lemma 3.3 and by simulation.
+    """Confidence and test accuracy as functions of the training noise, from Lemma 3.3 and by simulation.
+
+    Both points of the distribution have the same training noise, ``p₊ = p₋``.
 
     Parameters
     ----------
     p_test : float
-        Noise of the test labels. The accuracy is ``1 − p_test`` for any training noise.
+        Noise of the test labels. According to the lemma, the accuracy is ``1 − p_test`` for any training
+        noise below 1/2.
     noise : sequence of float, optional
-        Training noise, below 1/2. By default 0 to 0.45 in steps of 0.05.
+        Levels of training noise, each below 1/2. By default 0 to 0.45 in steps of 0.05.
     size, draws : int
         Number of rows per data set, and number of data sets per noise level.
     rng : numpy.random.Generator or int
@@ -275,7 +285,10 @@ def bound_curve(
     l_c: float = 1.0,
     delta: float = 0.05,
 ) -> tuple[BoundLine, ...]:
-    """Bound of Theorem 4.1 by number of rows n (by default 100 to 10⁷), one line for each K and Γ.
+    """Bound of Theorem 4.1 as a function of the number of validation rows, one line for each pair of K and Γ.
+
+    By default, `n` contains 61 values from 100 to 10⁷. `n_classes` and `gammas` are sequences of values of K
+    and Γ. The other arguments are those of :func:`hetcal.theory.cts_bound`.
 
     Examples
     --------
@@ -381,12 +394,16 @@ def _check_correct(correct: Sequence[float]) -> Float:
 def _excess_losses(
     n: int, accuracy: Float, draws: int, rng: np.random.Generator
 ) -> tuple[Float, Float, Float]:
-    """Excess loss of a shared temperature, the mean and the maximum over separate ones, each (draws,)."""
+    """Simulated excess losses: that of a shared temperature, and the mean and maximum over separate ones.
+
+    Each has shape (draws,). The mean and the maximum are over the classes.
+    """
     n_classes = len(accuracy)
     rows = rng.multinomial(n, np.full(n_classes, 1 / n_classes), size=draws)
     n_correct = rng.binomial(rows, accuracy)
-    # The observed accuracy, clipped to the confidences that α in [0, 10] can give, minimises the loss. Γ = 5
-    # imposes no further constraint, because every α in this range is within 5 of its midpoint.
+    # The confidence that minimises the loss on the data is the observed accuracy, clipped to the confidences
+    # that an α in [0, 10] can give. Γ = 5 imposes no further constraint, because every such α is within 5 of
+    # α₀ = 5.
     largest = 1 / (1 + (n_classes - 1) * math.exp(-_SLACK_RANGE[1]))
     pooled = np.clip(n_correct.sum(axis=1) / n, 1 / n_classes, largest)
     fitted = np.where(rows > 0, n_correct / np.maximum(rows, 1), pooled[:, None]).clip(1 / n_classes, largest)

@@ -21,7 +21,7 @@ _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 
 
 def lemma_figure(curve: LemmaCurve, ax: Axes) -> Axes:
-    """Plot confidence and accuracy against training noise: lines from the lemma, points from simulation."""
+    """Plot confidence and accuracy against training noise: lines from Lemma 3.3, points from simulation."""
     series = (
         ("confidence", curve.confidence, curve.simulated_confidence, curve.simulated_confidence_error),
         ("test accuracy", curve.accuracy, curve.simulated_accuracy, curve.simulated_accuracy_error),
@@ -65,7 +65,7 @@ def bound_figure(lines: Sequence[BoundLine], ax: Axes) -> Axes:
 
 
 def write_theory_figures(folder: Path, name: str = "theory.png") -> Path:
-    """Write both figures, side by side, to one file in `folder`."""
+    """Write both figures, side by side, to one file in `folder`, and return the path of this file."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -27,8 +27,8 @@ _NEWTON_STEPS = 100
 class NoisyFit:
     """Linear classifier ``f(x) = sigmoid(slope · x + intercept)`` on the points x = 1 (v) and x = −1 (−v).
 
-    ``prob_plus = f(v)`` and ``prob_minus = 1 − f(−v)`` are the probabilities of each point's true label.
-    They equal the confidence where they are at least 1/2.
+    ``prob_plus = f(v)`` and ``prob_minus = 1 − f(−v)`` are the probabilities that the classifier gives to the
+    noise-free label of each point. If they are at least 1/2, they are also its confidence there.
     """
 
     slope: float
@@ -37,14 +37,17 @@ class NoisyFit:
     prob_minus: float
 
     def accuracy(self, p_test: float) -> float:
-        """Probability of a correct decision if both points have test noise `p_test`."""
+        """Probability that the decision agrees with a test label; both points have test noise `p_test`."""
         noise = _check_noise(p_test, "p_test")
         return float(_accuracy(np.float64(self.prob_plus), np.float64(self.prob_minus), noise))
 
 
 @dataclass(frozen=True)
 class NoisyDraws:
-    """Fits to simulated data sets: ``prob_plus``, ``prob_minus`` and test ``accuracy``, each (draws,)."""
+    """Results of fits to simulated data sets, (draws,) each.
+
+    `prob_plus` and `prob_minus` are those of :class:`NoisyFit`. `accuracy` is that on a simulated test set.
+    """
 
     prob_plus: Float
     prob_minus: Float
@@ -55,8 +58,8 @@ class NoisyDraws:
 class NoisyBinary:
     """The distribution of Definition 3.2: two opposite points, each with its own label noise.
 
-    ``P(X = v) = P(X = −v) = 1/2``, ``P(Y = 1 | v) = 1 − p_plus``, ``P(Y = 0 | −v) = 1 − p_minus``. A point is
-    represented by its coordinate along v, which is 1 or −1.
+    The distribution has ``P(X = v) = P(X = −v) = 1/2``, ``P(Y = 1 | v) = 1 − p_plus`` and
+    ``P(Y = 0 | −v) = 1 − p_minus``. A point is represented by its coordinate along v, which is 1 or −1.
 
     Parameters
     ----------
@@ -82,16 +85,16 @@ class NoisyBinary:
 
     @property
     def confidence_plus(self) -> float:
-        """Lemma 3.3: ``P̂(v) = 1 − p_plus``."""
+        """Confidence at v according to Lemma 3.3: ``1 − p_plus``."""
         return 1 - self.p_plus
 
     @property
     def confidence_minus(self) -> float:
-        """Lemma 3.3: ``P̂(−v) = 1 − p_minus``."""
+        """Confidence at −v according to Lemma 3.3: ``1 − p_minus``."""
         return 1 - self.p_minus
 
     def accuracy(self, p_test: float) -> float:
-        """Lemma 3.3: ``1 − p_test`` at both points, for any training noise below 1/2."""
+        """Test accuracy according to Lemma 3.3: ``1 − p_test``, for any training noise below 1/2."""
         noise = _check_noise(p_test, "p_test")
         if max(self.p_plus, self.p_minus) == 0.5:
             raise ValueError(
@@ -110,7 +113,11 @@ class NoisyBinary:
 
     @staticmethod
     def fit(x: ArrayLike, y: ArrayLike) -> NoisyFit:
-        """Fit the linear classifier that minimises the NLL on points (n,) in {1, −1} and labels in {0, 1}."""
+        """Fit the linear classifier that minimises the NLL on points x (n,) and labels y (n,).
+
+        The points are 1 (for v) or −1 (for −v), and both must occur. The labels are 0 or 1. If all labels of
+        a point are equal, there is no finite optimum; see `fit_population`.
+        """
         points, labels = _check_rows(x, y)
         plus = points == 1
         return _fit_rates(labels[plus].mean(), labels[~plus].mean())
@@ -118,15 +125,16 @@ class NoisyBinary:
     def fit_population(self) -> NoisyFit:
         """Fit the linear classifier that minimises the expected NLL.
 
-        There is no finite optimum if a point has no noise. Newton's method then stops when the confidence at
+        If a point has no noise, there is no finite optimum. Newton's method then stops when the confidence at
         that point is within 1e-13 of 1.
         """
         return _fit_rates(1 - self.p_plus, self.p_minus)
 
     def simulate(self, size: int, *, draws: int, rng: Rng, p_test: float = 0.0) -> NoisyDraws:
-        """Fit `draws` data sets of `size` rows and test each fit on `size` rows with noise `p_test`.
+        """Fit `draws` simulated data sets of `size` rows, and test each fit on `size` simulated rows.
 
-        The results of a data set that lacks one of the two points are nan.
+        The noise of the test labels is `p_test`. If a data set lacks one of the two points, its results are
+        nan.
         """
         size = check_integer(size, "size", minimum=1, remedy="pass the number of rows")
         draws = check_integer(draws, "draws", minimum=1, remedy="pass the number of data sets")
@@ -152,9 +160,9 @@ def _check_noise(value: object, name: str) -> float:
 def _newton(rate_plus: ArrayLike, rate_minus: ArrayLike) -> tuple[Float, Float]:
     """Slope and intercept that minimise the NLL, given the frequency of label 1 at v and at −v.
 
-    For two points, the Newton step in (slope, intercept) has a closed form. Started from zero, Newton's
-    method approaches the minimum from one side and cannot overshoot, since the sigmoid is concave above zero
-    and convex below.
+    For two points, the Newton step in (slope, intercept) has a closed form. Newton's method starts with a
+    score of 0 at both points. It then approaches the best score of each point from one side without
+    overshooting, since the sigmoid is concave above 0 and convex below.
     """
     plus, minus = np.asarray(rate_plus, dtype=np.float64), np.asarray(rate_minus, dtype=np.float64)
     slope, intercept = np.zeros(plus.shape), np.zeros(plus.shape)
@@ -180,7 +188,7 @@ def _fit_rates(rate_plus: float, rate_minus: float) -> NoisyFit:
 
 
 def _accuracy(plus: ArrayLike, minus: ArrayLike, noise: float) -> Float:
-    # The decision is label 1 if f >= 1/2, so a tie is correct at v and incorrect at −v.
+    # The decision is label 1 if f >= 1/2, so a tie counts as the noise-free label at v but not at −v.
     accuracy_plus = np.where(np.asarray(plus) >= 0.5, 1 - noise, noise)
     accuracy_minus = np.where(np.asarray(minus) > 0.5, 1 - noise, noise)
     return np.asarray((accuracy_plus + accuracy_minus) / 2)

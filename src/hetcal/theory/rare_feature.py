@@ -1,8 +1,8 @@
 """Few samples cause over-confidence: the distribution in the proof of Theorem 3.1.
 
 The distribution has only three points, so three counts describe a data set. The probabilities in the theorem
-can therefore be computed by fitting the NLL-minimising classifier to every possible data set, except data
-sets with a total probability below 1e-12. The probabilities can also be simulated.
+can therefore be computed by fitting the NLL-minimising classifier to every possible data set, apart from
+unlikely ones whose total probability is below 1e-12. The probabilities can also be simulated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rng = np.random.Generator | int
 ATOMS: Float = np.array([[1.0, 0.0], [-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
 _SIGNS: Float = np.array([1.0, -1.0, -1.0])  # 1 for label 1, −1 for label 0
 
-_TAIL = 1e-14  # probability that may be left out at each end when the values of a count are enumerated
+_TAIL = 1e-14  # when the values of a count are enumerated, each tail of at most this probability is left out
 _BISECTIONS = 54  # halvings of [0, 1] down to the resolution of a float64
 _NEWTON_STEPS = 100
 
@@ -36,8 +36,8 @@ _NEWTON_STEPS = 100
 class RareFit:
     """Linear classifiers on the three points of :class:`RareFeature`.
 
-    ``weight`` (..., 2) in the basis (v, u) and ``bias`` (...,). Both are nan for data with only one label,
-    where the NLL has no minimum.
+    `weight` (..., 2) contains the weights in the basis (v, u), and `bias` (...,) the intercepts. Both are nan
+    for data with only one label, for which the NLL has no minimum.
     """
 
     weight: Float
@@ -45,7 +45,7 @@ class RareFit:
 
     @property
     def scores(self) -> Float:
-        """``a·x + b`` at v, −v and v', shape (..., 3)."""
+        """Score ``weight · x + bias`` at the points v, −v and v', shape (..., 3)."""
         values: Float = self.weight @ ATOMS.T + self.bias[..., None]
         return values
 
@@ -63,17 +63,17 @@ class RareFit:
 
 @dataclass(frozen=True)
 class EventRates:
-    """Frequencies or probabilities of the events in Theorem 3.1.
+    """Probabilities of the events in Theorem 3.1, either exact or estimated by simulation.
 
     Attributes
     ----------
     seen : float
-        The data contain v'.
+        Probability that the data contain v'.
     small_event : float
-        The classifier is confident at every point and wrong at v'. Its accuracy is then at most
-        ``1 − 1/(20 n)``.
+        Probability that the classifier is confident at every point and wrong at v'. Its accuracy is then at
+        most ``1 − 1/(20 n)``.
     large_event : float
-        The classifier is confident and correct at every point.
+        Probability that the classifier is confident and correct at every point.
     """
 
     seen: float
@@ -99,7 +99,7 @@ class RareFeature:
     - ``−v``, label 0, with probability ``1/2 − 1/N``,
     - ``v' = (u + v)/√2``, label 0, with probability ``1/N``.
 
-    A data set of n rows rarely contains v', whereas one of 50 n rows usually does.
+    A data set of n rows rarely contains v', whereas a data set of 50 n rows usually does.
 
     Parameters
     ----------
@@ -129,47 +129,52 @@ class RareFeature:
 
     @property
     def stated_small(self) -> Promise:
-        """Theorem 3.1 as stated: a fit on n rows is confident, and wrong at v', with probability 9/10."""
+        """Theorem 3.1 as stated: `EventRates.small_event` is at least 9/10 for n rows."""
         return Promise(self.n, 0.9)
 
     @property
     def stated_large(self) -> Promise:
-        """Theorem 3.1 as stated: a fit on 30 n rows is confident and correct with probability 9/10."""
+        """Theorem 3.1 as stated: `EventRates.large_event` is at least 9/10 for 30 n rows."""
         return Promise(30 * self.n, 0.9)
 
     @property
     def proved_small(self) -> Promise:
-        """Theorem 3.1 as proved: probability ``0.95 − 2 exp(−n/100)`` on n rows, vacuous up to n = 74."""
+        """Theorem 3.1 as proved: `EventRates.small_event` is at least ``0.95 − 2 exp(−n/100)`` for n rows.
+
+        Up to n = 74, this number is negative, so the claim is vacuous and the probability is stored as 0.
+        """
         return Promise(self.n, max(0.0, 0.95 - 2 * math.exp(-self.n / 100)))
 
     @property
     def proved_large(self) -> Promise:
-        """Theorem 3.1 as proved: probability 9/10 on 50 n rows."""
+        """Theorem 3.1 as proved: `EventRates.large_event` is at least 9/10 for 50 n rows."""
         return Promise(50 * self.n, 0.9)
 
     def statement_radius(self, epsilon: float) -> float:
-        """Smallest bound on the norm of the weights for which the theorem is stated.
+        """Smallest radius for which the theorem is stated: ``6 log(50 n + 1/epsilon)``.
 
-        The bound is ``6 log(50 n + 1/epsilon)``.
+        The radius bounds the norm of the weights of the classifier.
         """
         return 6 * math.log(50 * self.n + 1 / _check_epsilon(epsilon))
 
     def proof_radii(self, epsilon: float) -> tuple[float, float]:
-        """Smallest bounds on the norm of the weights for which the theorem is proved.
+        """Smallest radii for which the theorem is proved, for the small and for the large data set.
 
-        They are ``3 log max(6, 1/epsilon)`` for the small data set and ``6 log max(50 n, 1/epsilon)`` for the
-        large one.
+        They are ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``. The radius bounds the norm of
+        the weights of the classifier.
         """
         inverse = 1 / _check_epsilon(epsilon)
         return 3 * math.log(max(6.0, inverse)), 6 * math.log(max(50.0 * self.n, inverse))
 
     def seen_probability(self, size: int) -> float:
-        """Exact probability that v' is among `size` rows: ``1 − (1 − 1/(20 n))^size``."""
+        """Exact probability that `size` rows contain v': ``1 − (1 − 1/(20 n))^size``."""
         size = _check_size(size)
         return -math.expm1(size * math.log1p(-self.probabilities[2]))
 
     def rows_to_see(self, probability: float = 0.9) -> int:
-        """Smallest number of rows that contain v' with the given probability: about 46.05 n for 9/10.
+        """Smallest number of rows that contain v' with at least the given probability.
+
+        For a probability of 9/10, this is about 46.05 n.
 
         Examples
         --------
@@ -193,13 +198,16 @@ class RareFeature:
 
     @staticmethod
     def fit(x: ArrayLike, y: ArrayLike, radius: float) -> RareFit:
-        """Minimise the NLL subject to ``‖a‖ ≤ radius`` on inputs (n, 2) and labels (n,)."""
+        """Fit the classifier that minimises the NLL on inputs (n, 2) and labels (n,).
+
+        The norm of its weights is at most `radius`.
+        """
         fit = RareFeature.fit_counts(_count_atoms(x, y)[None], radius)
         return RareFit(fit.weight[0], fit.bias[0])
 
     @staticmethod
     def fit_counts(counts: ArrayLike, radius: float) -> RareFit:
-        """Fit m data sets at once, given how often v, −v and v' occur in each, (m, 3)."""
+        """Fit m data sets at once, given how often v, −v and v' occur in each of them, (m, 3)."""
         array = np.asarray(counts)
         is_count = array.dtype.kind in "iu" and (array >= 0).all()
         if array.ndim != 2 or array.shape[1] != 3 or not is_count:
@@ -216,7 +224,7 @@ class RareFeature:
         """Simulate `draws` data sets of `size` rows and return the event frequencies.
 
         `radius` defaults to :meth:`statement_radius`. A data set with only one label has no optimal
-        classifier and counts as neither event.
+        classifier and counts neither as `small_event` nor as `large_event`.
         """
         size, epsilon = _check_size(size), _check_epsilon(epsilon)
         draws = check_integer(draws, "draws", minimum=1, remedy="pass the number of data sets")
@@ -225,7 +233,7 @@ class RareFeature:
         return _event_rates(counts, np.ones(draws), float(draws), epsilon, radius)
 
     def exact(self, size: int, *, epsilon: float, radius: float | None = None) -> EventRates:
-        """Compute event probabilities by fitting every data set of `size` rows outside the extreme tails.
+        """Compute event probabilities by fitting all data sets of `size` rows that are not too unlikely.
 
         The omitted data sets have a total probability below 1e-12. `radius` defaults to
         :meth:`statement_radius`.
@@ -237,7 +245,10 @@ class RareFeature:
 
 @functools.lru_cache(maxsize=256)
 def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -> EventRates:
-    """Fit every data set that can plausibly occur; cached, because it takes seconds for 10⁵ rows."""
+    """Event probabilities from fits to all data sets that are not extremely unlikely.
+
+    The results are cached, because the computation takes seconds for 10⁵ rows.
+    """
     from scipy import stats  # imported here because the import is slow
 
     p_plus, _, p_rare = model.probabilities
@@ -300,17 +311,19 @@ def _check_radius(radius: object) -> float:
     return check_number(radius, "radius", above=0, remedy=remedy)
 
 
-# The constrained fit. The labels (1 at v, 0 at −v and v') are linearly separable, so the loss decreases along
-# every separating direction and the constraint ‖a‖ ≤ R is active. Let g be the magnitude of the derivative of
-# a point's total loss with respect to its score. The optimality conditions are
+# The classifier has the score a·x + b and minimises the NLL subject to ‖a‖ ≤ R. The labels (1 at v, 0 at −v
+# and v') are linearly separable, so the loss decreases along every separating direction and the constraint is
+# active. Let g be the magnitude of the derivative of a point's total loss with respect to its score. The
+# optimality conditions are
 #
 #     g(v) = g(−v) + g(v')                                                                 (intercept b)
 #     a    = R · ((2 − r) v − r v') / ‖(2 − r) v − r v'‖,   r = g(v') / g(v) in [0, 1]     (weight a)
 #
-# The problem is convex, so these conditions are sufficient. For a given r, the first is a monotone equation
-# in b, solved by Newton's method. The second is then an equation in r with opposite signs at 0 and 1, solved
-# by bisection, vectorised over tens of thousands of data sets. scipy.optimize.brentq is not vectorised;
-# scipy.optimize.elementwise.find_root is, but requires SciPy 1.15.
+# The problem is convex, so these conditions are sufficient. For a given r, the second condition determines a,
+# and the first is a monotone equation in b, which Newton's method solves. What remains is an equation in r,
+# whose two sides differ with opposite signs at 0 and 1. Bisection solves it for tens of thousands of data
+# sets at once. scipy.optimize.brentq solves only one equation at a time. scipy.optimize.elementwise.find_root
+# solves many, but it requires SciPy 1.15.
 
 
 def _minimise_nll(counts: IntArray, radius: float) -> RareFit:

@@ -1,11 +1,11 @@
 """Triton kernels for the backward pass through convolutions and batch norms.
 
-The gradient of a tensor is the gradient of the loss with respect to it. A convolution writes ``y``. A batch
-norm maps ``y`` to ``z``, to which a shortcut may be added, and a ReLU follows. ``dy`` is the gradient of
-``y``, and ``dz`` is the gradient of the input of the ReLU. Both have the memory layout of the images; see
-:mod:`hetcal_paper.kernels.tiles`.
+"The gradient of a tensor" means the gradient of the loss with respect to that tensor. The output of a
+convolution is ``y``. It passes through a batch norm, and a shortcut may be added. The result is the input of
+a ReLU. ``dy`` is the gradient of ``y``, and ``dz`` is the gradient of the input of the ReLU. Both have the
+memory layout of the images; see :mod:`hetcal_paper.kernels.tiles`.
 """
-# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# Triton infers the types of the arguments when it compiles a kernel, so they have no annotations to check.
 # mypy: ignore-errors
 
 import triton
@@ -27,10 +27,11 @@ def _finish_gradient(
     acc, m, valid, add, active, y, dz, sums, back_sums, gamma, beta, count, CHANNELS: tl.constexpr,
     ADD: tl.constexpr, ACTIVE: tl.constexpr,
 ):  # fmt: skip
-    """Turn ``acc``, the gradient of the output of a ReLU, into ``dz``, and add to the sums for batch norm.
+    """Store ``dz``, computed from ``acc``, the gradient of the output of a ReLU.
 
-    With ``ADD``, ``add`` is added to ``acc`` first. The ReLU passes the gradient where its output is
-    positive. With ``ACTIVE``, ``active`` contains this output; otherwise it is recomputed from ``y``.
+    With ``ADD``, ``add`` is added to ``acc`` first. ``dz`` equals ``acc`` where the output of the ReLU is
+    positive, and is zero elsewhere. With ``ACTIVE``, ``active`` contains this output; otherwise, it is
+    recomputed from ``y``. The sums of ``dz`` and of ``dz * (y - mean)`` are added to ``back_sums``.
     """
     c = tl.arange(0, CHANNELS)
     offset = m[:, None] * CHANNELS + c[None, :]
@@ -57,7 +58,7 @@ def conv_backward(
     SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, ADD: tl.constexpr,
     ACTIVE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``dz`` of the previous layer from the gradient ``dy`` of a convolution's output."""
+    """Compute ``dz`` of the previous layer from ``dy``, the gradient of the output of a convolution."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n_pixels = images * SIDE * SIDE
     k = tl.arange(0, WINDOW * COUT)
@@ -83,8 +84,8 @@ def conv_backward_strided(
 ):  # fmt: skip
     """Compute the same as :func:`conv_backward` for stride 2, including the projection of the shortcut.
 
-    A program computes only pixels of ``dz`` whose rows are all even or all odd, and whose columns are all
-    even or all odd, because such pixels use the same taps of the convolution. ``back`` is the gradient of the
+    The second axis of the grid selects pixels of ``dz`` with even or odd rows, and with even or odd columns.
+    All pixels of one program therefore use the same entries of the filter. ``back`` is the gradient of the
     input of the residual block's last ReLU, which is also the gradient of the projection's output.
     """
     HALF: tl.constexpr = SIDE // 2
@@ -121,7 +122,7 @@ def conv_backward_strided(
 
 @triton.jit
 def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: tl.constexpr):
-    """Store the gradients of a batch norm's parameters, and return the coefficients of ``dy``.
+    """Store the gradients of a batch norm's parameters if ``first`` is true; return coefficients for ``dy``.
 
     The result is (mean, scale, dz_mean, dz_slope) with
     ``dy = scale * (dz - dz_mean - (y - mean) * dz_slope)``.
@@ -152,10 +153,10 @@ def weight_gradient(
     SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr,
     NORM: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a convolution's weights and of its batch norm, and store ``dy``.
+    """Compute ``dy`` and the gradients of the parameters of a convolution and of its batch norm.
 
-    The first axis of the grid divides the taps of the convolution; it has length 1 if each program handles
-    all taps (``ROWS`` is 3). The second axis divides the pixels.
+    The first axis of the grid divides the entries of the 3 by 3 filter among programs. It has length 1 if
+    each program handles the whole filter (``ROWS`` is 3). The second axis divides the pixels.
     """
     OUT: tl.constexpr = SIDE // STRIDE
     group = tl.program_id(0)
@@ -217,7 +218,7 @@ def stem_gradient(
     x, first_row, dz, y, dw, sums, back_sums, gamma, dgamma, dbeta, images, SIDE: tl.constexpr,
     COUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of the first convolution's weights and of its batch norm."""
+    """Compute the gradients of the parameters of the first convolution and of its batch norm."""
     x += tl.load(first_row) * (SIDE * SIDE * 3)
     n_pixels = images * SIDE * SIDE
     count = n_pixels * 1.0

@@ -1,9 +1,9 @@
 """Triton kernels for the forward pass, the last layer including its gradient, and the optimiser.
 
-:mod:`hetcal_paper.kernels.tiles` describes the memory layout. Without ``TRAIN``, kernels use the running
-statistics and compute no sums.
+:mod:`hetcal_paper.kernels.tiles` describes the memory layout. If ``TRAIN`` is false, batch norms use the
+running statistics, and no sums for batch norm are computed.
 """
-# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# Triton infers the types of the arguments when it compiles a kernel, so they have no annotations to check.
 # mypy: ignore-errors
 
 import triton
@@ -16,7 +16,10 @@ __all__ = ["adam", "add_shortcut", "conv_forward", "head", "stem_forward"]
 
 @triton.jit
 def _store_and_sum(acc, y, sums, m, n_pixels, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
-    """Store ``acc`` as the pixels ``m`` of ``y`` and add the stored values and their squares to the sums."""
+    """Store ``acc`` as the pixels ``m`` of ``y``.
+
+    With ``TRAIN``, the stored values and their squares are added to ``sums``.
+    """
     c = tl.arange(0, CHANNELS)
     value = acc.to(y.dtype.element_ty)
     tl.store(y + m[:, None] * CHANNELS + c[None, :], value, mask=(m < n_pixels)[:, None])
@@ -30,7 +33,7 @@ def stem_forward(
     x, first_row, step, w, y, sums, images, SIDE: tl.constexpr, COUT: tl.constexpr,
     TRAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """First convolution, for the images from ``first_row`` on; with ``TRAIN``, also increment ``step``."""
+    """Apply the first convolution to the images from ``first_row`` on; with ``TRAIN``, increment ``step``."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n_pixels = images * SIDE * SIDE
     x += tl.load(first_row) * (SIDE * SIDE * 3)
@@ -51,10 +54,10 @@ def conv_forward(
     NORM: tl.constexpr, PROJECT: tl.constexpr, TRAIN: tl.constexpr,
     BLOCK: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """A 3 by 3 convolution and, with ``PROJECT``, the 1 by 1 convolution of the shortcut.
+    """Apply a 3 by 3 convolution and, with ``PROJECT``, the 1 by 1 convolution of the shortcut.
 
-    With ``NORM``, the input is ``relu(norm(x))``, computed while reading. With ``NORM`` and ``TRAIN``, the
-    first program updates the running statistics of that batch norm.
+    With ``NORM``, the input is ``relu(norm(x))``, computed while ``x`` is read. With ``NORM`` and ``TRAIN``,
+    the first program updates the running statistics of that batch norm.
     """
     OUT: tl.constexpr = SIDE // STRIDE
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -73,7 +76,7 @@ def conv_forward(
             weight = tl.load(w + offset, mask=(kc + k // CIN < 3)[:, None], other=0.0)
             acc = tl.dot(tile, weight, acc)
     _store_and_sum(acc, y, sums, m, n_pixels, COUT, TRAIN)
-    if PROJECT:  # the shortcut reads the same pixels as the centre of the kernel
+    if PROJECT:  # the shortcut reads the same pixels as the centre of the 3 by 3 filter
         ci = tl.arange(0, CIN)
         tile = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, STRIDE, 1, False)
         flat = tl.dot(tile, tl.load(w_project + co[None, :] * CIN + ci[:, None]))
@@ -112,11 +115,11 @@ def head(
     report, images, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, CLASSES: tl.constexpr,
     PADDED: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
-    """Last batch norm, shortcut and ReLU, average pooling, and last layer, for one image per program.
+    """Apply the last batch norm, shortcut and ReLU, average pooling, and the linear layer.
 
-    With ``TRAIN``, also add the loss to ``report[0]``, compute the gradients of the last layer, and store
-    ``dz``, the gradient of the last ReLU's input. Without ``TRAIN``, add the number of correct rows to
-    ``report[1]``.
+    Each program handles one image. With ``TRAIN``, the mean loss is added to ``report[0]``, the gradients of
+    the linear layer are computed, and ``dz``, the gradient of the last ReLU's input, is stored. Without
+    ``TRAIN``, the number of correctly classified rows is added to ``report[1]``.
     """
     image = tl.program_id(0)
     c = tl.arange(0, CHANNELS)
@@ -164,9 +167,10 @@ def adam(
     weight_decay, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr,
     BETA2: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Adam with coupled weight decay; also reset gradients and sums and advance to the next rows.
+    """Apply one step of Adam, which adds the weight decay to the gradient.
 
-    ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of the batch norms.
+    ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of the batch norms. All of them are
+    set to zero afterwards, and ``next_row`` increases by ``rows``.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = i < size

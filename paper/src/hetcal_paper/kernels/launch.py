@@ -1,4 +1,4 @@
-"""Launch parameters of the Triton kernels, and the launch. Triton is imported at the first launch."""
+"""Launch the Triton kernels with tuned parameters. Triton is imported at the first launch."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ..
     """Return the grid of a launch.
 
     ``name`` and ``key`` select an entry of :data:`CONFIGS`. ``items`` is the number of pixels, images or
-    elements to divide into blocks. If it is None, the entry gives the number of programs as ``shares``.
+    elements to divide into blocks. If it is None, ``shares`` in the entry is the number of programs.
     """
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))
-    if name == "weight_gradient":  # the first axis divides the nine taps of the convolution among programs
+    if name == "weight_gradient":  # the first axis divides the 3 by 3 filter among programs
         windows = 1 if config["WINDOW"] == 4 else 3
         return (1 if config["ROWS"] == 3 else 3 * windows, programs)
-    if name == "conv_backward_strided":  # the second axis is the parity of row and column
+    if name == "conv_backward_strided":  # the second axis selects even or odd rows and columns
         return (programs, 4)
     return (programs,)
 

@@ -40,12 +40,12 @@ class Norm:
 
     @property
     def middle(self) -> tuple[Tensor, ...]:
-        """Arguments of kernels that compute the gradient of the batch norm's output."""
+        """Arguments of kernels that compute the gradient of the output of the batch norm."""
         return self.sums, self.back_sums, self.gamma, self.beta
 
     @property
     def backward(self) -> tuple[Tensor, ...]:
-        """Arguments of kernels that differentiate the batch norm."""
+        """Arguments of kernels that compute the gradients of the batch norm's input and parameters."""
         return self.sums, self.back_sums, self.gamma, self.d_gamma, self.d_beta
 
 
@@ -68,7 +68,7 @@ class Conv:
 
     @property
     def shape(self) -> dict[str, int]:
-        """Constants that kernels need, except the stride."""
+        """Sizes that kernels receive as constants: side of the input, input and output channels."""
         return {"SIDE": self.side, "CIN": self.n_in, "COUT": self.n_out}
 
 
@@ -84,7 +84,7 @@ class Block:
 
 
 class Layers:
-    """All layers of one run.
+    """All layers of the ResNet-20 of one run.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Layers:
     size, n_sums : int
         Lengths of the two parts of ``pool``.
     flat, low : Tensor
-        The weights, and their copy in the type of the convolutions.
+        The weights, and their copy in the type of the convolutions (``flat`` itself if that is float32).
     stem : Conv
         First convolution.
     blocks : list of Block

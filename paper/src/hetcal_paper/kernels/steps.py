@@ -1,9 +1,9 @@
 """Training steps of ResNet-20 with hand-written kernels, without autograd.
 
-Each run has its own :class:`FusedSteps` object, which owns the activations, the sums and the state of the
-optimiser at fixed addresses, and launches all kernels on the current stream. Only the first step and the
-first evaluation allocate memory, so later ones can be captured in CUDA graphs, and several runs can proceed
-in parallel on different streams.
+Each run has its own :class:`FusedSteps` object. It owns the activations, the sums and the state of the
+optimiser at fixed addresses, and launches all kernels on the current stream, so several runs can proceed in
+parallel on different streams. Only the first step and the first evaluation allocate memory. Later steps and
+evaluations can therefore be captured in CUDA graphs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class FusedSteps:
     inputs, targets : Tensor
         Images (n, side, side, 3) and int64 labels (n,) of an epoch, in training order.
     next_row : Tensor
-        First row of the next batch; each step advances it.
+        Index of the first row of the next batch. Each step increases it by ``batch``.
     report : Tensor of float32, shape (2,)
-        Each step adds its mean loss to the first element. Evaluation adds the number of correct rows to the
-        second element.
+        Each step adds the mean loss of its batch to the first element. Evaluation adds the number of
+        correctly classified rows to the second element.
     batch : int
         Batch size.
     weight_decay : float
@@ -116,7 +116,7 @@ class FusedSteps:
         )  # fmt: skip
 
     def differentiate(self) -> None:
-        """Add the gradient of the next batch to :attr:`gradient` and its loss to the report."""
+        """Add the gradient of the next batch to :attr:`gradient` and its mean loss to ``report``."""
         n, blocks = self._batch, self._layers.blocks
         inputs = self._forward(self._inputs, self._next, n, train=True)
         back = self._buffer("back", n, blocks[-1].side, blocks[-1].width)
@@ -126,7 +126,7 @@ class FusedSteps:
         self._stem_backward(n)
 
     def evaluate(self, images: Tensor, labels: Tensor) -> None:
-        """Add the number of correctly classified rows to the report."""
+        """Add the number of correctly classified rows to the second element of ``report``."""
         size = largest_divisor(len(images), _EVALUATION_BATCH)
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
@@ -210,9 +210,10 @@ class FusedSteps:
         *,
         train: bool,
     ) -> None:
-        """Run the last batch norm, ReLU and linear layer, and add to the report.
+        """Run the last batch norm, the shortcut, ReLU, pooling and the linear layer.
 
-        In training, also write the gradient of the ReLU's input to ``back``.
+        In training, add the mean loss to ``report``, compute the gradients of the linear layer, and write the
+        gradient of the ReLU's input to ``back``. Otherwise, add the number of correctly classified rows.
         """
         last, n_classes = self._layers.blocks[-1], self._layers.n_classes
         norm = last.conv2.norm
@@ -227,9 +228,10 @@ class FusedSteps:
     def _block_backward(self, i: int, n: int) -> None:
         """Run the backward pass of block ``i``.
 
-        Every shape of images has its own buffer ``back``. Before the call, the buffer for the shape of the
-        block's output contains the gradient of the input of the block's last ReLU. After it, the buffer for
-        the shape of the block's input contains the gradient of the input of the ReLU before the block.
+        There is one buffer ``back`` for each shape of activations. Before the call, the buffer with the shape
+        of the block's output contains the gradient of the input of the block's last ReLU. After the call, the
+        buffer with the shape of the block's input contains the gradient of the input of the ReLU before the
+        block.
         """
         block = self._layers.blocks[i]
         conv1, conv2 = block.conv1, block.conv2
@@ -271,9 +273,10 @@ class FusedSteps:
     def _weight_gradient(
         self, conv: Conv, x: Tensor, back: Tensor, y: Tensor, dy: Tensor, input_norm: Norm | None, n: int
     ) -> None:
-        """Compute the gradients of a convolution's weights and of its batch norm.
+        """Compute the gradients of the parameters of a convolution and of its batch norm.
 
-        ``back`` is the gradient of the batch norm's output. ``dy`` receives the gradient of ``y``.
+        ``back`` is the gradient of the batch norm's output. The gradient of its input ``y`` is written to
+        ``dy``.
         """
         launch(
             "weight_gradient", conv.key, None,
@@ -282,7 +285,7 @@ class FusedSteps:
         )  # fmt: skip
 
     def _stem_backward(self, n: int) -> None:
-        """Compute the gradients of the first convolution."""
+        """Compute the gradients of the parameters of the first convolution and of its batch norm."""
         stem = self._layers.stem
         back, y = (self._buffer(name, n, self._side, stem.n_out) for name in ("back", "y stem"))
         launch(

@@ -1,9 +1,10 @@
-"""Helpers shared by the Triton kernels: batch-norm sums and reading tiles.
+"""Helpers shared by the Triton kernels: sums for batch norm, and functions that read tiles.
 
-Images have shape (n, side, side, channels) and type bfloat16; sums and coefficients are float32. A
-convolution is computed as matrix products over tiles of ``BLOCK`` output pixels. ``WINDOW`` neighbouring
-pixels of a row are contiguous in memory and are read at once. A 3 by 3 convolution therefore takes three
-products with a window of 4, whose fourth pixel is masked, or nine products with a window of 1.
+Images and activations have shape (n, side, side, channels) and, by default, type bfloat16; sums and
+coefficients are float32. A convolution is computed as matrix products over tiles of ``BLOCK`` output pixels.
+``WINDOW`` neighbouring pixels of a row are contiguous in memory and are read at once. For each tile, a 3 by 3
+convolution therefore takes three products with a window of 4, whose fourth pixel is masked, or nine products
+with a window of 1.
 
 Three ideas reduce memory traffic:
 
@@ -14,7 +15,7 @@ Three ideas reduce memory traffic:
 Sums have the shape (2, ``COPIES``, channels). Programs add to different copies, and readers sum the copies.
 All sums must be zero at the start of a step; ``adam`` resets them.
 """
-# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# Triton infers the types of the arguments when it compiles a kernel, so they have no annotations to check.
 # mypy: ignore-errors
 
 import triton
@@ -83,10 +84,10 @@ def window(
     x, scale, shift, m, n_pixels, ky, kc, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
     STRIDE: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Read the inputs of the output pixels ``m`` for row ``ky`` and ``WINDOW`` columns from ``kc`` on.
+    """Read the inputs that the output pixels ``m`` need for one row of the 3 by 3 filter.
 
-    ``ky`` and ``kc`` are positions in the 3 by 3 convolution kernel. With ``NORM``, the result is
-    ``relu(scale * x + shift)``. Pixels outside the image are zero.
+    ``ky`` is the row of the filter, and ``kc`` is the first of ``WINDOW`` columns. With ``NORM``, the result
+    is ``relu(scale * x + shift)``. The result is zero for pixels outside the image.
     """
     OUT: tl.constexpr = SIDE // STRIDE
     k = tl.arange(0, WINDOW * CHANNELS)
