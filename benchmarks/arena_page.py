@@ -47,13 +47,13 @@ the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 **Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature for all
 classes, *CTS* one per class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector
 scaling. *CTS bayes* shrinks the temperatures of the classes towards their mean. *ETS* is ensemble
-temperature scaling: a mean of one temperature, the identity and the uniform distribution. *TS mix* is one
-temperature, mixed with a little of the uniform distribution. *logistic mix* is affine scaling (two classes)
-or SMS (more classes), mixed in the same way. *affine*, *quadratic* and *beta* are logistic regressions on
-features of one probability, for two classes. *hetcal binary* is `BinaryScaling`. *CIR* is centred isotonic
-regression, *BBQ* is Bayesian binning into quantiles, and *Venn-Abers* is a predictor that averages two
-isotonic regressions. *Dirichlet* is our multinomial logistic regression on log-probabilities, because pip
-cannot install the package of the method's authors.
+temperature scaling: a weighted mean of one temperature, the identity and the uniform distribution. *TS mix*
+is one temperature, mixed with a little of the uniform distribution. *logistic mix* is affine scaling (two
+classes) or SMS (more classes), mixed in the same way. *affine*, *quadratic* and *beta* are logistic
+regressions on features of one probability, for two classes. *hetcal binary* is `BinaryScaling`. *CIR* is
+centred isotonic regression, *BBQ* is Bayesian binning into quantiles, and *Venn-Abers* is a predictor that
+combines two isotonic regressions. *Dirichlet* is scikit-learn's multinomial logistic regression on
+log-probabilities, because pip cannot install the package of the method's authors.
 
 **The problems** belong to six families:
 
@@ -70,9 +70,9 @@ gradient boosting, a neural network, naive Bayes and nearest neighbours.
 
 **Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
 half, and those at odd positions are the judge half. All models of a data set share its half. The CIFAR
-networks that we trained are all in the design half, because hetcal was designed on them. The rule was fixed
-before any method was evaluated. The family *survey 2* is an exception: all of it is in the judge half. We
-added it after we had seen the results of the other judge problems.
+networks that we trained are all in the design half, because hetcal was designed on them. The rule about
+positions was fixed before any method was evaluated. The family *survey 2* is an exception: all of it is in
+the judge half. We added it after we had seen the results of the other judge problems.
 
 {looks}
 
@@ -94,10 +94,11 @@ in {hardest.rate:.0%} of {hardest.n_pairs} pairs. *{name}* is worse than one tem
 standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
 
 _FRESH = """
-The family "{family}" was added after the methods had been chosen, except for those for more than 20 classes,
-which changed once more. On its problems, *{name}* has a lower
+The family "{family}" was added after our methods had been chosen; only those for more than 20 classes were
+changed once more afterwards. On the problems of this family, *{name}* has a lower
 log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to {sms.high:.0%}), with a mean
-difference of {sms.mean:+.4f}. The closest method is {hardest.other}, with {hardest.rate:.0%}."""
+difference of {sms.mean:+.4f}. The closest method is {hardest.other}: *{name}* has a lower log-loss in
+{hardest.rate:.0%} of {hardest.n_pairs} pairs."""
 _FRESH_FAMILY = "survey 2"
 
 _FRESH_SECTION = """\
@@ -143,9 +144,9 @@ the Nemenyi test at 5%: two methods whose bars do not overlap differ significant
 _COLUMNS_NOTE = """\
 Δ is the mean difference in log-loss from one temperature ({baseline}) over the pairs in which the method
 succeeded. Brier score, expected calibration error (ECE, 15 bins), smooth ECE, accuracy and changed decisions
-are means in percent over the same pairs. In these columns, methods that accept only a few classes are
-therefore not comparable with the others. Times are medians. The peak is the largest growth of resident memory
-during fit and prediction.
+are means in percent over the same pairs. Methods that accept only a few classes are evaluated on fewer pairs,
+so their values in these columns are not comparable with those of the other methods. Times are medians. The
+peak is the largest growth of resident memory during fit and prediction.
 """
 
 _AHEAD = "These methods have a lower log-loss than *{name}* in more than half of the pairs: {others}.\n"
@@ -155,8 +156,8 @@ _NONE_AHEAD = (
 
 _DEFICITS = """\
 On {n_behind} of {n_problems} problems, at least one of the {n_peers} methods of other libraries has a lower
-mean log-loss than *{name}*. No single method can be expected to reach the best of many methods on every
-problem. The differences are largest on these problems:
+mean log-loss than *{name}*. No single method can be expected to be as good as the best of many methods on
+every problem. The differences are largest on these problems:
 """
 
 

@@ -61,8 +61,8 @@ scaling of netcal are measured differently, as their sections state.
 
 **Methods.** *TS* fits one temperature, *CTS* fits one temperature per class, and *VS* is vector scaling.
 *Γ* is the largest allowed difference between the inverse temperature of a class and a common value;
-"bayes" and "cv" choose the differences automatically (see [how much temperatures may differ](gamma.md)). NLL
-is the negative log-likelihood, and ECE is the expected calibration error.
+with "bayes" and "cv", the data determine the differences (see [how much temperatures may differ](gamma.md)).
+NLL is the negative log-likelihood, and ECE is the expected calibration error.
 
 **Data.** A problem of 5,000 × 100 has 5,000 rows and 100 classes. Logits are float32 and drawn from a normal
 distribution with standard deviation 2.5. Labels are drawn so that half of the classes are over-confident and
@@ -221,7 +221,8 @@ def _vectors(rows: Rows) -> str:
 ## Vector scaling
 
 {table}
-The vector scaling of torch-uncertainty has no bias, so more steps do not reach the loss of the others.
+The vector scaling of torch-uncertainty has no bias, so more steps do not reduce its loss to that of
+the others.
 netcal scales log-probabilities, which is a different family of maps. Its numerical gradients need one pass
 per parameter, so we measure it only on the smaller problem, with a single call in a new process.
 """
@@ -267,11 +268,12 @@ def _serving(rows: Rows) -> str:
 
 This table shows the time of one call that turns logits into probabilities, on one thread
 (`benchmarks/serve.py`). It is the median over 30 rounds of the mean time of a call. A round has as many calls
-as fit into 0.02 s, but at least three.
+as fit into 0.02 s, but at least three. *Relative to softmax* is the time divided by that of the softmax alone
+in ONNX Runtime.
 
 {table}
-With one row, the time is mostly the overhead per operator, and CTS has four operators (argmax, gather,
-multiply, softmax). With many rows, the ArgMax of ONNX Runtime takes longer than the softmax.
+With one row, the time of CTS in ONNX Runtime is mostly the overhead per operator. CTS has four operators
+(argmax, gather, multiply, softmax). With many rows, the ArgMax of ONNX Runtime takes longer than the softmax.
 With `hetcal.onnx.export(..., many_rows=True)`, the graph first computes the maximum of blocks of columns, for
 which ONNX Runtime has fast code. The remaining cost is one read of the logits for the maximum, one read and
 write for the scaling, and a few small operators.

@@ -64,8 +64,8 @@ _STUDY_NAMES = {"Uncal": "Identity", "CTS-cv": "CTS cv", "CTS-bayes": "CTS bayes
 _HEAD = """# Which calibrator when
 
 This page recommends a calibrator for your situation. In most cases, use `AutoCalibrator()`. It is the default
-of `hetcal fit`, of the report and of `CalibratedClassifier`. The table names situations in which another
-calibrator is better. It is based on a study of {n_problems} problems, which the rest of the page describes.
+of `hetcal fit`, of the report and of `CalibratedClassifier`. The table names a calibrator for each need. Most
+of it is based on a study of {n_problems} problems, which the rest of the page describes.
 
 | What you need | Calibrator |
 | --- | --- |
@@ -79,23 +79,23 @@ calibrator is better. It is based on a study of {n_problems} problems, which the
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
 fitted `AutoCalibrator()` then recommends `keep_decision=False`. It says how many predictions a
-calibrator without this restriction would change, and what this would do to log-loss and accuracy.
+calibrator without this restriction would change, and how log-loss and accuracy would change.
 `hetcal fit` and the report show the same advice.
 
 **The problems** come from five families:
 
 - *CIFAR*: networks that we trained on clean data, on noisy labels and on few samples.
-- *tables*: small data sets from scikit-learn, with 20% label noise in half of the classes.
-- *synthetic*: logits with labels drawn from a known map.
+- *tables*: small data sets from scikit-learn, with 20% noise in the training labels of half of the classes.
+- *synthetic*: random logits, with labels drawn from the probabilities that a known map gives.
 - *groups*: synthetic logits and handwritten digits whose rows belong to known groups.
-- *text*: the intents of CLINC150, with and without label noise.
+- *text*: the intents of CLINC150, with and without noise in the training labels.
 
-**The protocol.** Every method is fitted on 10 to 500 rows per class, using at most half of the rows, and
-evaluated on up to 5,000 other rows. We repeat this for {n_splits} random splits, which are the same for all
-methods. Numbers after ± are standard errors over problems and splits. Times are CPU times.
+**The protocol.** Methods are fitted on 10 to 500 rows per class on average, using at most half of the
+rows, and evaluated on up to 5,000 other rows. We repeat this for {n_splits} random splits, which are the same
+for all methods. Numbers after ± are standard errors over problems and splits. Times are CPU times.
 
 **The metrics.** *NLL* is the negative log-likelihood, also called log-loss. *ECE* is the expected calibration
-error of all rows, and *max-ECE* is that of the worst predicted class.
+error of all rows, and *max-ECE* is the largest ECE of a predicted class.
 
 **The methods.**
 
@@ -127,12 +127,13 @@ the top of a panel are not shown: with few rows, CTS and VS overfit.*
 _AUTO = """\
 `AutoCalibrator` averages the probabilities of several candidates that keep all predictions. The weights
 maximise the cross-validated likelihood, with a weak prior that is worth two rows for TS and one for every
-other candidate. Candidates with a weight below 3% are dropped. A final class-wise Platt step, fitted on
-out-of-fold predictions and shrunk towards the identity, corrects the mixture. `candidates_` contains the
-score and the weight of every candidate.
+other candidate. Candidates with a weight below 3% are dropped. If the gain over TS exceeds its standard
+error, a final class-wise Platt step corrects the mixture. This step is fitted on out-of-fold predictions and
+shrunk towards the identity. `candidates_` contains the score and the weight of every candidate.
 
-*Design problems* are those that we used to design Auto; the others were evaluated afterwards. Differences
-are *paired*: both methods are evaluated on the same rows. Negative differences mean that Auto is better.
+*Design problems* are those that we used to design Auto at first; the other problems were evaluated
+afterwards. Differences are *paired*: both methods are evaluated on the same rows. Negative differences mean
+that Auto is better.
 """
 
 
@@ -151,9 +152,9 @@ We added this step because, with 10 bins, the max-ECE of Auto on table1 was no l
 its form on the design problems and on two CIFAR-100 networks that are not part of the study. Outside the
 design problems, the step did harm on problems that need only one temperature or no calibration. Auto
 therefore applies at most a quarter of the fitted step. The less clear the gain of Auto over TS is, the
-smaller the applied fraction. We tried a quarter, a third and a half, and by NLL all three are equally good on
-the design problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious. At that time,
-we had already seen the results of all three on the paper's tables."""
+smaller the applied fraction is. We tried a quarter, a third and a half, and by NLL all three are equally good
+on the design problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious of the three.
+At that time, we had already seen the results of all three on the paper's tables."""
 
 
 def write(results: Path, docs: Path = DOCS) -> None:
@@ -247,8 +248,8 @@ def _by_family(rows: Rows) -> str:
         head += [f"{family}: ECE", "max-ECE"]
     return (
         "## Calibration error in excess of the noise floor\n\nThis table shows the calibration error with 15 "
-        "bins minus its [noise floor](noise-floors.md), averaged\nover the problems of a family, sizes and "
-        "splits.\n\n" + _table(head, lines)
+        "bins minus its [noise floor](noise-floors.md), averaged\nover all problems of a family, all sizes "
+        "and all splits.\n\n" + _table(head, lines)
     )
 
 
@@ -279,10 +280,11 @@ def _by_group(rows: Rows) -> str:
 
 _PAPER_TABLES = """\
 The paper that hetcal implements has two tables. This section evaluates the methods on [our
-reproduction](reproduction/index.md) of both, with the paper's split and averaged over seeds. Methods are
-fitted on the validation rows (50 per class in table1, 500 in table2) and evaluated on the test rows.
+reproduction](reproduction/index.md) of both, with the paper's split. Numbers are averages over seeds. Methods
+are fitted on the validation rows (50 per class in table1, 500 in table2) and evaluated on the test rows.
 *Floor* and *excess* refer to max-ECE. The floor differs between methods because it depends on their
 confidences.
+
 *Splits* is the excess of max-ECE with 15 bins on other random splits of the same rows, with the same
 number of rows per class to fit on. It says more about a method than the paper's single split, because a
 maximum over classes is noisy. The splits cover {covered}.

@@ -137,9 +137,9 @@ def table(rows: list[tuple[str, list[float], list[float]]]) -> str:
 _PAGE = """# Speed compared with the previous version
 
 This page compares the speed of two versions of hetcal. `python benchmarks/versions.py BEFORE` runs the same
-jobs with the previous version, which is checked out in the folder BEFORE, and with this one. The two versions
-take turns on the same machine ({cores} cores). The table shows the shortest and the median time of
-several calls, in milliseconds. A speed-up above 1 means that this version is faster.
+jobs with the previous version, which is checked out in the folder BEFORE, and with the current one. The two
+versions take turns on the same machine ({cores} cores). The table shows the shortest and the median time of
+several calls, in milliseconds. A speed-up above 1 means that the current version is faster.
 
 5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
 is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ. With *cv* and

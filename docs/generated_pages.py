@@ -142,7 +142,12 @@ def _top_level_page() -> str:
             f"_TOP_LEVEL and _MODULE_TITLES must list every public name, got {sorted(missing)} in neither; "
             "add each of them to one of the two"
         )
-    parts = ["# hetcal\n\nThe public names of `import hetcal`. They are imported on first use.\n"]
+    parts = [
+        (
+            "# hetcal\n\nThe public classes and functions of the package `hetcal`. Each is imported on first "
+            "use. Further names are in the [modules](modules.md).\n"
+        )
+    ]
     for title, names in _TOP_LEVEL.items():
         parts += [f"## {title}\n", *(_directive("hetcal", name) for name in names)]
     return "\n".join(parts)

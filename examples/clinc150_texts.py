@@ -31,8 +31,8 @@ three published variants of the data set: *full* (100 training rows per intent),
 
 SETUP = (
     """**Corruption**: *noise* means that 30% of the training labels of every second intent are replaced by
-    random labels. *Few* means that only 10% of the training rows of every second intent are kept. We call
-    these intents *affected*, and the others the *rest*. We also train on *unmodified* rows. In the
+    random labels. *Few* means that only 10% of the training rows of every second intent are kept. These
+    intents are called *affected*, and the others the *rest*. We also train on *unmodified* rows. In the
     unmodified imbalanced variant, the affected intents are those with 25 or 50 rows. In the other
     unmodified variants, no intent is affected. For comparison, their tables show every second intent as
     *affected*, as with noise.""",
@@ -77,7 +77,7 @@ EFFECTS = (
     unmodified small variant and {none_raw_ece} in the full one.""",
 )
 EPOCHS = (
-    """**The choice of the epoch matters.** With noise, the selected epoch is {noise_raw_choice} of 30 on
+    """**The choice of the epoch matters.** With noise, epoch {noise_raw_choice} of 30 is selected on
     average. By the last epoch, the model has memorised the noise: accuracy falls from
     {noise_raw_accuracy} to {noise_last_accuracy}%, and the gap on the noisy half becomes
     {noise_last_gap_true_affected} points.""",
@@ -85,7 +85,7 @@ EPOCHS = (
 LOGISTIC = (
     """**Logistic regression** is under-confident in nearly all cases, most of all with noise:
     {log_noise_raw_gap_true_affected} points on the noisy half and {log_noise_raw_gap_true_rest} on the
-    clean half. With few rows, the best validation accuracy belongs to a weak penalty (C =
+    clean half. With few rows, a weak penalty has the best validation accuracy (C =
     {log_few_raw_choice} on average; the larger C, the weaker the penalty). The gap is then
     {log_few_raw_gap_true_affected} points on the intents with few rows and {log_few_raw_gap_true_rest} on
     the others. With noise and the weakest penalty, C = 1,000, the gap on the noisy half is
@@ -131,7 +131,7 @@ CORRECTIONS = (
     {noise_bundles_gap_predicted_rest} points with noise. Without corruption they have a cost: the NLL is
     {none_bundles_nll}.""",
     """**Vector scaling** overfits without a penalty (NLL {noise_vs_nll} with noise, {few_vs_nll} with few
-    rows). With a penalty, it has the best NLL of all methods ({noise_ridge_nll} and {few_ridge_nll}).
+    rows). With a penalty, it has the lowest NLL of all methods ({noise_ridge_nll} and {few_ridge_nll}).
     With few rows, it raises the accuracy from {few_raw_accuracy} to {few_ridge_accuracy}%, because it changes
     {few_ridge_changed}% of the predictions.""",
     """**With few rows, class-wise temperatures do not correct the gaps by true intent**: the gaps are

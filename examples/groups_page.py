@@ -92,15 +92,15 @@ _TEXTS = (
     is {cts_val} points. Platt scaling also fits an offset: the gap on the test rows is {platt_noisy} points,
     the ECE of the worst source is {platt_worst}, and the NLL is {platt_nll} instead of {cts_nll}.""",
     """**Without corruption, there is little to correct**: the ECE of the worst source is {clean_ts} with
-    TS and {clean_cts} with CTS by source, with a floor of {clean_floor}.""",
+    TS and {clean_cts} with CTS by source (Γ = inf); the floor is {clean_floor}.""",
     "In all runs, these methods change {changed}% of the predictions.",
 )
 _EVALUATION = """To evaluate by group, treat groups as classes:
-`hetcal.evaluate(confidence, outcome, names, predicted=group)`. `confidence` and `group` are arrays with the
-confidence and the group number of every row. `names` is the list of the group names. hetcal counts a row as
-correct if `outcome` equals `group`, so set `outcome` to the group of the row if the prediction is right, and
-to any other group if it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source`
-in `examples/groups.py`."""
+`hetcal.evaluate(confidence, outcome, names, predicted=group)`. The arrays `confidence` and `group` contain
+the confidence and the group number of every row. `names` is the list of the group names. hetcal counts a row
+as correct if `outcome` equals `group`, so set `outcome` to the group of the row if the prediction is right,
+and to any other group if it is wrong. The max-ECE of the result is the ECE of the worst group. See
+`_by_source` in `examples/groups.py`."""
 
 
 def text_table(table: Table) -> str:

@@ -72,13 +72,13 @@ classes. `hetcal fit`, `hetcal diagnose` and `hetcal evaluate` have the options 
 
 With `transition=`, most calibrators maximise the likelihood of the observed labels: an observed label j has
 the probability Σᵢ p[i] T[i, j], where p are the calibrated probabilities of the row. There are some
-exceptions. Isotonic regression and histograms correct the accuracy of their bins instead.
-`TemperatureScaling` and `PlattScaling` correct a bias of the maximum of the likelihood, which favours classes
-with little noise; see the notes of `fit`. `ClassWiseTemperatureScaling` limits the temperatures of classes in
-which noise can explain all errors. With `loss="brier"` or `loss="ece"`, both kinds of temperature scaling
-minimise the corrected loss instead. All calibrators of hetcal support `transition=`, but only for rows in
-memory. The metrics and the verdicts of `diagnose` are corrected for the labels that disagree with a correct
-prediction because they are wrong.
+exceptions. Isotonic regression and histograms correct the accuracy of their bins instead. The maximum of the
+likelihood favours classes with little noise; `TemperatureScaling` and `PlattScaling` correct this bias (see
+the notes of `fit`). If noise can explain all errors in a class, its labels hardly limit the temperature;
+`ClassWiseTemperatureScaling` therefore adds a pseudo-observation to every class with noise, unless Γ is 0 or
+"bayes". With `loss="brier"` or `loss="ece"`, both kinds of temperature scaling minimise the corrected loss
+instead. All calibrators of hetcal support `transition=`, but only for rows in memory. The metrics and the
+verdicts of `diagnose` take into account that a wrong label can disagree with a correct prediction.
 
 ## If you do not know how wrong they are
 
@@ -122,25 +122,28 @@ people label, and no transition is needed.
 _SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We
 corrupt the validation labels of the same classes, too: a fraction of them, the *noise*, is redrawn uniformly
 from all classes. Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with
-the true T, and to the noisy labels with an estimated T. It is estimated with the true labels of 20 rows with
+the true T, and to the noisy labels with an estimated T. The estimate uses the true labels of 20 rows with
 each observed label. Noisy labels contain less information than clean ones. To see how much that costs,
-calibrators are also fitted to the clean labels of *fewer rows*: a random part of the rows of every predicted
-class, whose clean labels have as much Fisher information about the calibrated logits as all noisy labels of
-the class. All calibrators are evaluated on clean test rows. The methods are `TemperatureScaling()` (*TS*),
-`ClassWiseTemperatureScaling()` (*CTS*), `ClassWiseTemperatureScaling("bayes")` (*CTS bayes*),
-`VectorScaling()` (*VS*) and `AutoCalibrator()` (*Auto*)."""
+calibrators are also fitted to the clean labels of *fewer rows*. These are a random part of the rows of every
+predicted class. The part is so large that its clean labels contain as much Fisher information about the
+calibrated logits as the noisy labels of all rows of the class. All calibrators are evaluated on clean test
+rows. The methods are `TemperatureScaling()` (*TS*), `ClassWiseTemperatureScaling()` (*CTS*),
+`ClassWiseTemperatureScaling("bayes")` (*CTS bayes*), `VectorScaling()` (*VS*) and `AutoCalibrator()`
+(*Auto*)."""
 _RESULT = """At 30% noise, `AutoCalibrator` has an ECE of {c10_uncorrected}% on CIFAR-10 and
 {c100_uncorrected}% on CIFAR-100 if the noise is ignored. With the true T, the ECE is {c10_known}% and
-{c100_known}%; with the estimated T, it is {c10_estimated}% and {c100_estimated}%. If the calibrator is fitted
-to clean labels, it is {c10_clean}% and {c100_clean}%. All numbers are means over the networks."""
+{c100_known}%; with the estimated T, it is {c10_estimated}% and {c100_estimated}%. With clean labels, it is
+{c10_clean}% and {c100_clean}%. All numbers are means over the networks."""
 _DISTANCE = """How much worse are the corrected fits than fits to clean labels? At 10% to 30% noise, the ECE
 of any method is at most {known_ece} points higher with the true T, and at most {estimated_ece} points higher
-with the estimated T. The NLL is at most {known_nll} and {estimated_nll} higher. Part of this increase is
-unavoidable. On CIFAR-100 with 30% noise, the NLL is {vs_c100_known} (*VS*) and {auto_c100_known} (*Auto*)
-higher with the true T, and {vs_c100_fewer} and {auto_c100_fewer} higher with the clean labels of fewer rows.
-On CIFAR-10, *Auto* loses {auto_c10_known} and {auto_c10_fewer}. For *TS* and *CTS*, fewer rows are not a
-bound: they give the noisy classes too little influence on one temperature, and too few errors for one
-temperature per class, which the corrections prevent. Without noise, the estimated T increases the ECE of any
+with the estimated T. The NLL is at most {known_nll} and {estimated_nll} higher, respectively. Part of this
+increase is unavoidable, because noisy labels contain less information. On CIFAR-100 with 30% noise, the NLL
+is {vs_c100_known} (*VS*) and {auto_c100_known} (*Auto*) higher with the true T, and {vs_c100_fewer} and
+{auto_c100_fewer} higher with the clean labels of fewer rows. On CIFAR-10, the NLL of *Auto* is
+{auto_c10_known} higher with the true T, and {auto_c10_fewer} higher with fewer rows. For *TS* and *CTS*, the
+corrected fits can be better than fits to fewer rows. With fewer rows, the noisy classes have too little
+influence on the single temperature of *TS*, and too few errors to fit their temperatures with *CTS*. The
+corrections of *TS* and *CTS* prevent this. Without noise, the estimated T increases the ECE of any
 method by at most {harm_ece} points and the NLL by at most {harm_nll}."""
 _DESIGN = """The corrections of *TS* and *CTS* were chosen on the networks with the seeds 0 and 1. On the
 other networks, with the true T, the ECE of *TS* is at most {ts_ece} points and its NLL at most {ts_nll}

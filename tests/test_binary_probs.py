@@ -79,9 +79,10 @@ def test_a_named_column_is_matched_with_the_classes_of_the_fit() -> None:
         np.testing.assert_allclose(model.predict_proba(probs=frame), expected[:, order], rtol=1e-12)
 
 
-def test_confidences_without_predicted_classes_cause_a_warning() -> None:
+@pytest.mark.parametrize("labels", [Y, Y[:, None], Y.astype(object)], ids=["flat", "column", "objects"])
+def test_confidences_without_predicted_classes_cause_a_warning(labels: Any) -> None:
     with pytest.warns(hetcal.CalibrationWarning, match="P\\(class 1\\)"):
-        hetcal.evaluate(BOTH.max(axis=1), Y)
+        hetcal.evaluate(BOTH.max(axis=1), labels)
     likely = np.linspace(0.8, 1, 400)
     hetcal.evaluate(likely, np.arange(400) % 10 > 0)  # class 1 is in fact frequent
 
@@ -90,6 +91,7 @@ def test_confidences_without_predicted_classes_cause_a_warning() -> None:
     ("call", "message"),
     [
         (lambda: ts().fit(probs=POSITIVE, labels=Y * 2), "labels must be 0 or 1 .* got 2 at row"),
+        (lambda: ts().fit(probs=POSITIVE, labels=2 * Y[:, None]), "labels must be 0 or 1 .* got 2 at row"),
         (lambda: hetcal.evaluate(SCORES, Y), "probs must lie in .*binary_logits"),
         (lambda: hetcal.evaluate(np.where(Y, np.nan, 0.5), Y), "probs must be finite, got NaN"),
         (lambda: ts().fit(BOTH[:, 1], Y), "logits must be two-dimensional"),

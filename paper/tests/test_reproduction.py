@@ -290,6 +290,8 @@ def test_bad_arguments_are_refused(grid_results: Path) -> None:
         complete_results(["tabel2"], grid_results)
     with pytest.raises(TypeError, match="options must be omitted without train, got parallel"):
         reproduce("fig9", grid_results, parallel=2)
+    with pytest.raises(TypeError, match="options must be omitted without train, got parallel"):
+        reproduce_many("all", grid_results, parallel=2)
     with pytest.raises(ValueError, match="choice must be one of"):
         reproduce("table2", grid_results, choice="first")
 

@@ -57,7 +57,7 @@ class ParquetBatches:
             if batch.num_rows:
                 z = matrix_of([batch.column(c) for c in self.logits], self.logits)
                 parts = {name: _to_numpy(batch.column(c), c) for name, c in self.other_columns.items()}
-                if self.positions is not None:
+                if self.positions is not None and "labels" in parts:
                     parts["labels"] = label_positions(parts["labels"], self.positions)
                 yield {"logits": z, **parts}
 
@@ -73,7 +73,8 @@ def logits_columns(schema: Any, logits: str | list[str] | None, other_columns: l
 
     If `logits` is None, the names are inferred, without `other_columns` and the index of a data frame. They
     are the numeric columns that start with ``logit_`` if there are several, otherwise the only column of
-    lists, otherwise all numeric columns. Several columns of lists, or of probabilities, raise an error.
+    lists, otherwise all numeric columns. Without several ``logit_`` columns, several columns of lists or
+    several ``prob_`` columns raise an error. So do fewer than two numeric columns if there are no lists.
     """
     refuse_repeated(schema)
     named = [logits] if isinstance(logits, str) else list(logits or [])

@@ -70,12 +70,13 @@ def two_columns(
         In a table, the column name ``prob_<class>`` gives the name of class 1. The name ``prob_1`` gives
         none.
     labels : (n,) labels, or None
-        If the column names class 1 and the labels are text, their other name becomes the name of class 0.
-        Numeric labels above 1 are refused. Labels are ignored for a tensor, or if `class_names` are passed.
+        If the column names class 1 and the labels are text, the other name in the labels becomes the name of
+        class 0. Numeric labels above 1 are refused. Labels are ignored if `probs` is a tensor or if
+        `class_names` are passed.
     class_names : names of both classes, or None
         If the column names class 1, this name must not be the first of the two.
     fit_names : class names with which a calibrator was fitted, or None
-        If there are two, and one of them is the name of class 1, the other becomes the name of class 0.
+        If these are two names and include that of class 1, the other becomes the name of class 0.
     remedy : end of the error for labels of more than two classes
     name : name of the argument `probs` in errors
 
@@ -183,6 +184,14 @@ def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]
     return [next((text for text in fit_names if text != names[1]), names[0]), names[1]]
 
 
+def _plain_numbers(y: NDArray[Any]) -> NDArray[Any]:
+    """Return labels (n, 1) as (n,), and numbers that are stored as objects as numbers."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.dtype.kind == "O" and all(isinstance(value, int | float | np.number) for value in y.ravel()):
+        return y.astype(np.float64)
+    return y
+
+
 def _has_one_column(probs: Any) -> bool:
     if probs is None or hasattr(probs, "n_classes"):  # batches have n_classes, and a column for each class
         return False
@@ -194,10 +203,11 @@ def _has_one_column(probs: Any) -> bool:
 def _check_numeric(y: NDArray[Any], p: FloatArray, remedy: str, *, is_named: bool) -> None:
     """Refuse labels above 1, and warn if `p` seems to contain confidences instead of P(class 1).
 
-    There is no warning if `is_named`, which means that the name of the column contains that of class 1.
+    There is no warning if `is_named` is true: then the column is named after class 1, as in ``prob_spam``.
     """
+    y = _plain_numbers(y)
     if y.dtype.kind not in "iubf" or y.ndim != 1 or len(y) != len(p):
-        return  # check_labels raises the error for such labels later
+        return  # check_labels validates such labels later
     if (y > 1).any():
         row = int(np.argmax(y > 1))
         raise ValueError(

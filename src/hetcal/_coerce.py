@@ -20,13 +20,14 @@ __all__ = [
     "working_dtype",
 ]
 
-_CHUNK = 1 << 18  # elements that are searched at once: 2 MiB of float64, which fit in the CPU cache
+_CHUNK = 1 << 18  # elements that `refuse_non_finite` checks at once: 2 MiB of float64, which fit in the cache
 
 
 def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
     """Convert array-like input, including torch tensors on any device, to a NumPy array.
 
-    None, sparse matrices, masked entries and rows of different lengths raise an error.
+    None, sparse matrices, masked arrays with masked entries, and lists of rows of different lengths raise an
+    error.
     """
     if values is None:
         raise TypeError(f"{name} must be an array, got None; pass an array or a list")
@@ -72,7 +73,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Convert to an array of real numbers, which are floats, integers or booleans, of any shape."""
+    """Convert input of any shape to an array of real numbers: floats, integers or booleans."""
     array = as_array(values, name)
     if array.dtype.kind == "c":
         raise ValueError(
@@ -98,7 +99,7 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
-    """Raise an error that names the first row with NaN or infinity."""
+    """If any entry is NaN or infinite, raise an error that names the first row with such an entry."""
     # If the sum is finite, so are all entries. Otherwise each row is checked, because a sum of finite entries
     # may overflow.
     with np.errstate(over="ignore", invalid="ignore"):

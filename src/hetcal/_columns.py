@@ -83,13 +83,14 @@ def column_order(
 ) -> NDArray[np.int64] | None:
     """Return the position in this input of each column of the fit, or None if no reordering is needed.
 
-    Columns are compared by name. If `fit_names` is None, the columns of the fit count as "0", "1", …, and are
-    compared only with names that are these numbers in some order. If the columns of this input are named "0",
-    "1", … in order, and those of the fit have other names, the input counts as an array without names.
+    Columns are compared by name. If `fit_names` is None, they are compared only if the columns of this input
+    are named "0", "1", … in some order; the columns of the fit then count as "0", "1", … in order. If the
+    columns of this input are named "0", "1", … in order, and those of the fit have other names, the input
+    counts as an array without names.
 
     Parameters
     ----------
-    fit_names : names of the columns in fit, in order, or None if they had no names or were numbered from 0
+    fit_names : names of the columns in fit, in order; None if they had no names, or the names "0", "1", …
     names : names of the columns of this input, or None for an array
     name : name of the argument in error messages
     """
@@ -107,7 +108,8 @@ def align_columns(
 ) -> NDArray[np.int64] | None:
     """Return the position of each of `fit_names` in `names`, or None if both have the same order.
 
-    Names that differ, or that are repeated and in another order, raise an error.
+    If the two lists are not equal, repeated names and names that only one of the lists contains raise an
+    error.
     """
     if list(fit_names) == list(names):
         return None
@@ -167,7 +169,7 @@ def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
 
 
 def refuse_other_columns(table: Any, name: str) -> None:
-    """Raise an error if a table passed from Python has columns other than those of the classes.
+    """Raise an error if a table has columns that do not belong to a class.
 
     If some columns have the prefix ``logit_`` or ``prob_``, columns without a prefix are refused, and so is a
     mixture of both prefixes. If none has one, the usual names of labels and predictions are refused. Tables
@@ -238,10 +240,10 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
     """Convert labels that refer to classes by number to positions of columns.
 
-    The numbers are in the names of the columns, as in :func:`class_positions`. If `class_names` are passed
-    and differ from the names of the columns, they are used instead: labels refer to `class_names` that are
-    whole numbers, while integer labels are positions if `class_names` are text. Labels that need no
-    conversion are returned unchanged.
+    By default, labels refer to the numbers in the names of the columns, as in :func:`class_positions`. If
+    `class_names` are passed and differ from these names, they are used instead. Labels then refer to the
+    class names if these are whole numbers. If these are text, numeric labels are positions. Labels that need
+    no conversion are returned unchanged.
     """
     if labels is None:
         return None
@@ -285,9 +287,10 @@ def _is_whole(value: object) -> bool:
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:
-    """Look up the position of every label, which is a whole number stored as an integer, float or text.
+    """Return the position of the column that each label refers to.
 
-    `positions` maps the numbers of the columns to their positions. Other labels raise an error.
+    `positions` maps the number of each column to its position. Labels are these numbers, as integers, floats
+    or text; other labels raise an error.
     """
     array = np.asarray(labels)
     if array.dtype.kind == "O":

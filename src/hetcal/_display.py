@@ -14,7 +14,7 @@ _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 def printable(text: object) -> str:
     """Put U+FFFD in place of characters that break lines, control a terminal, or cannot be encoded.
 
-    Characters that reverse the direction of text are replaced, too.
+    Characters that control the direction of text are replaced, too.
     """
     return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 

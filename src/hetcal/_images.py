@@ -101,7 +101,7 @@ def flatten_images(
 
     Notes
     -----
-    Arrays and tensors of images are copied at most once. Tensors stay on their device.
+    Arrays and tensors of images are copied at most once. Tensors of scores and labels stay on their device.
     """
     has_images = not confidences and (is_image(logits) or is_image(probs))
     if ignore_index is None and not has_images:

@@ -194,7 +194,10 @@ class Batches:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return the number (from 0) and the statistic of each batch that has rows of positive weight."""
+        """Return ``(number, statistic(block))`` of each batch that has rows of positive weight.
+
+        Batches are numbered from 0. `statistic` computes a tuple of arrays from the rows of a batch.
+        """
         return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:

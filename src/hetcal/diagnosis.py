@@ -141,7 +141,7 @@ class ClassDiagnosis:
         return self.kind.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Attributes of the class as plain values; the text ``verdict`` replaces ``kind``."""
+        """Return the attributes as plain Python values, with the text ``verdict`` instead of ``kind``."""
         names = ("verdict" if f.name == "kind" else f.name for f in fields(self))
         return {name: getattr(self, name) for name in names}
 

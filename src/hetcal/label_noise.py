@@ -108,10 +108,10 @@ class TransitionEstimate(TableDisplay):
         redrawn label can be right by chance.
     rates_low, rates_high : (K,) arrays
         Approximate confidence intervals of the noise rates. The confidence level ``1 - level`` holds for each
-        class alone, and only under the assumptions of the method. Intervals that are estimated from
-        annotators cover the true rate less often than stated if few rows have at least three labels. The same
-        holds for large inputs: if the A annotators' matrices have more than 2,000 entries in total, ``A·K²``,
-        or if ``n·(A·K²)²`` exceeds 2·10¹¹.
+        class alone, and only under the assumptions of the method. Intervals from annotators cover
+        the true rate less often than stated in two cases: if few rows have at least three labels, and if the
+        input is large. It is large if ``A·K²``, the total number of entries in the matrices of the A
+        annotators, exceeds 2,000, or if ``n·(A·K²)²`` exceeds 2·10¹¹.
     method : Method
         What the transition was estimated from.
     share_wrong : float
@@ -326,8 +326,9 @@ def estimate_transition(
     **From a few trusted rows** (`trusted`). For some rows, about 20 per class, both the observed and the true
     label are known. The noise and the calibration of the classifier are fitted jointly to these pairs of
     labels and to the observed labels of all other rows. The parameters are an inverse temperature per
-    predicted class, and a bias and a noise rate per class. Parameters of the same kind share a normal prior,
-    which shrinks them towards each other. The variance of this prior is estimated from the data. Choose
+    predicted class, and a bias and a noise rate per class. The logarithms of the inverse temperatures, the
+    biases, and the logits of the noise rates each have a normal prior. It shrinks the biases towards 0, and
+    the other parameters towards their mean. Its variance is estimated from the data. Choose
     trusted rows at random, or by their observed label or prediction, but not by their true label.
 
     **From several annotators** (`annotators`). The EM algorithm of Dawid and Skene estimates a transition
@@ -362,9 +363,11 @@ def estimate_transition(
     class_names : K strings; by default the column names of a data frame, or the class numbers
     model : {"full", "classwise"}, optional
         ``"classwise"`` spreads the wrong labels of every class evenly over the other classes. ``"full"``
-        estimates the probability of every pair of a true and an observed class, and shrinks the estimates
-        towards those of ``"classwise"``. The default is ``"full"`` for trusted rows and annotators; from the
-        predictions alone, only ``"classwise"`` is possible.
+        allows some wrong labels to be more likely than others. With trusted rows, it does so only if these
+        rows clearly show it, and it shrinks the estimates towards equally likely wrong labels. With
+        annotators, it estimates all entries, and `smoothing` controls the shrinkage. The default is
+        ``"full"`` for trusted rows and annotators; from the predictions alone, only ``"classwise"`` is
+        possible.
     level : 1 − confidence level of the intervals
     smoothing : weight of the shrinkage of the annotators' matrices, for `annotators`
         Every row of an annotator's matrix is shrunk towards the same row of the matrix of all annotators
@@ -418,8 +421,8 @@ def estimate_transition(
         return _from_trusted(z, observed, true, space.names, level, is_classwise)
     if model == "full":
         raise ValueError(
-            "model must be 'classwise' if only predictions are given, got 'full'; pass trusted= or "
-            "annotators="
+            "model must be 'classwise' if neither trusted nor annotators are passed, got 'full'; pass one of "
+            "them, or omit model"
         )
     return _from_predictions(z, observed, space.names, level, max_width)
 
@@ -442,8 +445,8 @@ def sensitivity(
     depends on the noise rate of the labels, which is often unknown. This function tries several noise rates,
     each for all classes at once. With the noise rate ρ, a prediction with a calibrated confidence p̂ agrees
     with its label with probability ``(1 − ρ)p̂ + ρ/K``. The verdicts are those of :func:`hetcal.diagnose` for
-    these probabilities. The inverse temperatures are fitted by :class:`hetcal.ClassWiseTemperatureScaling`
-    with the noise rate ρ.
+    these probabilities, with `min_gap` multiplied by ``1 − ρ``. The inverse temperatures are fitted by
+    :class:`hetcal.ClassWiseTemperatureScaling` with the noise rate ρ.
 
     Parameters
     ----------

@@ -76,8 +76,8 @@ _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 _MAX_REASON = 200  # maximum number of characters to quote from another library's error message
 
-_ONE_SCORE = "for one score s per row write two columns, 0 and s"
-_ONE_PROB = "for one probability of class 1 per row name the column prob_<class>"
+_ONE_SCORE = "if each row has one score s, write two columns of logits, 0 for class 0 and s for class 1"
+_ONE_PROB = "if each row has one probability of class 1, name its column prob_<class>"
 _ALL_PROBS = "write a column prob_<class> for each class"
 
 # Exceptions that the readers raise for files that are truncated, damaged or of another format
@@ -177,8 +177,8 @@ def load_logits(
         bars or spaces, and its numbers have decimal points. The name of such a file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
-        Their logarithms are the logits. Probabilities that are smaller than the default `floor` of
-        :func:`hetcal.to_logits` for the rows to fit on are first raised to it. A single column that starts
+        Their logarithms are the logits. Smaller probabilities are first raised to a floor: the default
+        `floor` of :func:`hetcal.to_logits` for the rows to fit on. A single column that starts
         with ``prob_``, or a one-dimensional array of probabilities, contains the probabilities of class 1.
     labels : file of labels, only for ``.npy``
         By default the path of the logits with "logits" in the file name replaced with "labels".

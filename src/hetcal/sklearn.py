@@ -52,7 +52,7 @@ _DEFAULT_CV = 5
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that calibrates the probabilities of another classifier, by default for each class.
+    """A classifier that calibrates the probabilities of another classifier, by default with `AutoCalibrator`.
 
     The calibrator is fitted on out-of-fold predictions of a cross-validation. If the estimator is already
     fitted and wrapped in :class:`sklearn.frozen.FrozenEstimator`, the calibrator is fitted on all rows

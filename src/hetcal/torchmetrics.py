@@ -173,7 +173,8 @@ class CalibrationMetrics(Metric):
         self._add_to("count", batch.cell, torch.ones_like(confidence))
         self._add_to("confidence", batch.cell, confidence)
         self._add_to("correct", batch.cell, correct)
-        # Linear interpolation on the grid of smooth ECE, as in hetcal.metrics.scores.split_residuals.
+        # Divide every residual between the two nearest cells of the grid of smooth ECE, as
+        # hetcal.metrics.scores.split_residuals does.
         position = confidence * (len(self.grid) - 2) + 0.5
         cell, residual = position.long(), confidence - correct
         upper = (position - cell) * residual

@@ -46,6 +46,14 @@ def test_markdown_is_written_as_well(run: Any, sample: Any, tmp_path: Path) -> N
     assert "--markdown must" in err
 
 
+def test_nothing_is_written_if_one_of_the_folders_is_missing(run: Any, sample: Any, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    code, _, err = run("report", sample.path, "-o", page, "--markdown", tmp_path / "missing" / "report.md")
+    assert code == 2
+    assert "--markdown must be in a folder that exists" in err
+    assert not page.exists()
+
+
 def test_label_noise(run: Any, sample: Any) -> None:
     code, out, _ = run("report", sample.path, "--json", "--label-noise", 0.3)
     assert code == 0

@@ -2,7 +2,7 @@
 
 The package has two parts. The first (`cifar`, `networks`, `trainer`, `training`) trains the networks and
 writes their logits to files. The second (`evaluate_run`, `results` and the modules that use them) calibrates
-these logits and reproduces the tables and figures. It needs PyTorch only to train missing runs.
+these logits and reproduces the tables and figures. Only the first part needs PyTorch.
 """
 
 from hetcal_paper._version import __version__

@@ -32,7 +32,7 @@ def fetch(url: str, target: Path, limit: int) -> None:
                 _copy(source, sink, limit, url)
         except (HTTPException, URLError, ConnectionError, TimeoutError) as error:
             raise OSError(
-                f"{url} must be reachable, got: {error or type(error).__name__}; "
+                f"{url} must be reachable, got: {str(error) or type(error).__name__}; "
                 "check the connection and try again"
             ) from error
 

@@ -47,7 +47,7 @@ class Rows:
 
 
 def choose_rows(run: Run, labels: NDArray[np.int64], n_classes: int) -> Rows:
-    """Split the official training set into training and validation rows, and corrupt the training rows."""
+    """Split the official training set, and apply the corruption of the run, if any, to the training rows."""
     train, validation = stratified_split(labels, labels.size // n_classes // 10, _rng(run.seed, _SPLIT))
     rng = _rng(run.seed, _CORRUPTION)
     first, last = run.classes or (0, n_classes - 1)
@@ -84,7 +84,7 @@ def weight_generator(run: Run) -> torch.Generator:
 
 
 class DeviceImages:
-    """One data set on a device, as bytes, shared by all runs.
+    """Images of one data set on a device, as uint8. All runs on this data set share them.
 
     Parameters
     ----------
@@ -104,7 +104,10 @@ class DeviceImages:
         self._sums, self._squares = torch.cat(sums, dim=1).cpu().numpy()
 
     def scale(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return the mean and standard deviation of each channel over the given training rows, shape (3,)."""
+        """Return mean and standard deviation of each channel over the images ``rows``, both of shape (3,).
+
+        Standard deviations below 0.001 are replaced by 0.001, because pixels are divided by them.
+        """
         n = rows.size * _SIDE * _SIDE
         mean = self._sums[rows].sum(0) / n
         std = np.sqrt(np.maximum(self._squares[rows].sum(0) / n - mean**2, 1e-6))

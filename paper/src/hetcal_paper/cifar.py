@@ -117,7 +117,7 @@ def load(name: str, folder: str | Path | None = None, *, strict_size: bool = Tru
     if strict_size and (len(train_labels), len(test_labels)) != (_N_TRAIN, _N_TEST):
         raise ValueError(
             f"{base} must contain {_N_TRAIN} training and {_N_TEST} test images, "
-            f"got {len(train_labels)} and {len(test_labels)}; download the data again"
+            f"got {len(train_labels)} and {len(test_labels)}; delete the folder and download the data again"
         )
     return Cifar(name, layout.n_classes, train_images, train_labels, test_images, test_labels)
 
@@ -196,13 +196,15 @@ def _concatenate(parts: list[_Part]) -> _Part:
 def _read(path: Path, layout: _Layout) -> _Part:
     """Read one file, in which each image has one or two label bytes followed by 3072 pixel bytes."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a file, got none; download the data again")
+        raise FileNotFoundError(
+            f"{path} must be a file, got none; delete its folder and download the data again"
+        )
     record = layout.label_bytes + _PIXELS
     content = np.fromfile(path, dtype=np.uint8)
     if content.size == 0 or content.size % record:
         raise ValueError(
-            f"{path} must be a whole number of {record}-byte records, got {content.size} bytes; "
-            "the file is damaged, download the data again"
+            f"{path} must be a whole number of {record}-byte records and not empty, "
+            f"got {content.size} bytes; the file is damaged, delete its folder and download the data again"
         )
     rows = content.reshape(-1, record)
     labels = rows[:, layout.label_bytes - 1].astype(np.int64)
@@ -211,6 +213,6 @@ def _read(path: Path, layout: _Layout) -> _Part:
         row = int(invalid[0])
         raise ValueError(
             f"{path} must have labels below {layout.n_classes}, got {labels[row]} at row {row}; "
-            "the file is damaged, download the data again"
+            "the file is damaged, delete its folder and download the data again"
         )
     return rows[:, layout.label_bytes :], labels

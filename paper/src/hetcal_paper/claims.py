@@ -14,6 +14,7 @@ from hetcal_paper.intervals import SeedInterval, seed_interval
 from hetcal_paper.published import ITEMS
 from hetcal_paper.results import REEVALUATE
 from hetcal_paper.rows import Point, Row, Selection, evaluated, first_row
+from hetcal_paper.tables import join_words, percent
 
 __all__ = [
     "Claim",
@@ -46,13 +47,14 @@ class Comparison:
     other : str or None
         Method whose value is subtracted; None to compare no methods.
     bins : int or None
-        Number of bins of a calibration error; None for other metrics.
+        Number of bins of a calibration error. Classification errors by class also have a number of bins,
+        because it selects the stored results by class. None for other metrics.
     rate : float or None
         Noise or sampling rate in a figure with several rates; otherwise None.
     training : str or None
         ``clean``, ``noise`` or ``few`` in figures that compare these training sets; otherwise None.
     half : {"low", "high"} or None
-        Half of the classes; None for all classes.
+        Half of the classes; None for all classes or a single class.
     other_half : {"low", "high"} or None
         Half of the classes whose value is subtracted; None to compare no halves.
     label : int or None
@@ -228,7 +230,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
     yield Claim(
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
-        f"TS is lower at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} "
+        f"TS is lower at {join_words([percent(rate) for rate in better]) or 'no rate'} "
         f"(with {BINS[0]} bins, {BINS[1]} bins or both)",
         "TS sometimes having lower ECE than CTS",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),

@@ -68,7 +68,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Slow methods, which are fitted only at the best epoch and at the epoch that represents the run.
+#: Slow methods. They are fitted only at the best epoch and at the epoch of :attr:`Run.choice`.
 _SLOW = ("CTS-cv", "CTS-bayes", "Auto")
 #: Tables and figures that need results by class.
 _CLASSES_FOR = {"table1", "table2", "fig6", "fig7", "fig11", "fig13"}
@@ -116,8 +116,8 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
     """Evaluate one method on one result of a run.
 
-    `choice` names the epoch of the result. It must be ``best`` or the choice that represents the run, because
-    results by class and by half are computed for these epochs only.
+    `choice` names the epoch of the result. It must be ``best`` or ``run.choice``, because the lines include
+    results by class and by half, which :func:`evaluate_run` computes with all methods only at these epochs.
 
     Returns
     -------
@@ -132,8 +132,9 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
     """Return the epoch number of each choice of epoch, as described in :mod:`hetcal_paper.store`.
 
     For recipes with early stopping, the result also contains ``early``, the epoch that early stopping
-    selects. It is the best epoch of its phase, because training does not stop before the phase has ended: the
-    patience is as long as the longest phase. Its logits are therefore stored.
+    selects. The patience is about as long as the longest learning-rate phase, so training does not stop
+    before the phase of this epoch has ended. The epoch is therefore the best of its phase, and its logits are
+    stored.
     """
     run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
     if not RECIPES[run.recipe].patience:
@@ -144,7 +145,7 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
 def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
     """Return the name under which the record stores the logits of the epoch that `choice` selects.
 
-    If `choice` is None, the epoch is the one that represents the run.
+    If `choice` is None, :attr:`Run.choice` is used.
     """
     epoch = chosen_epochs(record)[choice or Run.from_dict(record["run"]).choice]
     return _first_with_epoch(record["epochs"], epoch)
@@ -191,7 +192,11 @@ def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """Calibration errors for one number of bins and their noise floors, both by metric."""
+    """Calibration errors for one number of bins, and their noise floors. Both are stored by metric.
+
+    The noise floor is the mean calibration error that the same confidences would show under perfect
+    calibration.
+    """
 
     values: Mapping[str, Any]
     floors: Mapping[str, Any]
@@ -233,9 +238,10 @@ def _metrics(
 def _temperatures(calibrator: Any) -> Iterator[_Cells]:
     """Yield the last five cells of lines of the table ``metrics`` about fitted class-wise temperatures.
 
-    T denotes a temperature. ``log_t_error`` is the median over the classes of the standard error of log T.
+    T denotes a temperature. ``log_t_error`` is the median standard error of log T.
     ``n_at_bound`` is the number of classes whose T is at a bound of its range. ``log_t_spread`` is the
-    standard deviation of log T between the classes, as estimated by ``gamma="bayes"``.
+    standard deviation of log T between the classes, as estimated by ``gamma="bayes"``. The first two metrics
+    leave out classes that are not predicted for any validation row.
     """
     if not isinstance(calibrator, hetcal.ClassWiseTemperatureScaling):
         return

@@ -2,7 +2,8 @@
 
 Each method has the same colour in all figures. Error bars are standard deviations over the seeds, except in
 panels of confidence − accuracy and of differences between methods, where they are 95% intervals. Dashes and
-dashed lines are noise floors.
+dashed lines are noise floors: the calibration errors to expect of a perfectly calibrated model. In
+reliability diagrams, however, the dashed line is the diagonal.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _COLOURS = {
 _MARKS = {"Uncal": "o", "VS": "^", "TS": "s", "CTS": "D", "CTS-cv": "P", "CTS-bayes": "X", "Auto": "v"}
 _INK, _GREY, _LIGHT_GREY = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
-#: Methods that figures with several rates, and figures of individual classes, omit to stay legible.
+#: Methods left out to keep figures legible: the first for figures with several noise or sampling rates, the
+#: second for figures of individual classes.
 _NOT_IN_SWEEPS = ("CTS-bayes",)
 _NOT_IN_CLASSES = ("CTS-cv", "CTS-bayes")
 _LEVEL_LABELS = 5  # a panel with more methods than this has slanted labels
@@ -174,7 +176,8 @@ def _reliability(selection: Selection, panels: Sequence[_Panel]) -> Figure:
     for ax, letter, panel in zip(axes, "abcdefgh", panels, strict=False):
         curve = selection.results.curve(panel.runs, BINS[-1], panel.half, selection.choice)
         reliability_diagram(curve, ax, legend=False)
-        for text in list(ax.texts):  # these labels would cover the bars, and the title contains their numbers
+        # The box with statistics would cover the bars. The title contains the confidence and the accuracy.
+        for text in list(ax.texts):
             text.remove()
         lines = [f"({letter}) {panel.title}, {count_seeds(len(panel.runs))}"]
         lines.append(_averages((curve.mean_confidence, curve.mean_accuracy)))
@@ -203,8 +206,9 @@ def _averages(pair: tuple[float, float]) -> str:
 def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:
     """Draw the metrics over noise or sampling rates.
 
-    If the figure shows methods that the paper does not have, a second row of panels shows the paired
-    differences between TS and each of these methods, and between TS and CTS.
+    There is a second row of panels if the figure includes methods that the paper does not have, and
+    `selection` is not None. It shows the differences of these methods and of CTS from TS, computed within
+    each run.
     """
     noisy = ITEMS[name].kind == "noise"
     points = () if selection is None else selection.points  # the axis also shows rates without runs
@@ -254,7 +258,7 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
 
 
 def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw the ECE and confidence − accuracy of individual classes and, with label noise, their error."""
+    """Draw the ECE and confidence − accuracy of classes and, with label noise, their classification error."""
     panels = {"class_ece": "ECE, by predicted class"}
     if ITEMS[name].halves.corruption == "noise":
         panels["class_error"] = "Classification error, by predicted class"
@@ -309,9 +313,9 @@ def example_figure(name: str, rows: Sequence[Row], selection: Selection | None) 
 
 
 def drawn_methods(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return the methods that the figure of a sweep or of individual classes shows.
+    """Return the methods that a figure with several rates or a figure of individual classes shows.
 
-    The figure of a sweep shows only methods that were evaluated at every rate.
+    A figure with several rates shows only methods that were evaluated at every rate.
     """
     if ITEMS[name].kind == "classes":
         present = [m for m in METHODS if first_row(rows, method=m, metric="class_ece")]

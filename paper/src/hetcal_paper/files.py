@@ -22,8 +22,8 @@ except ImportError:  # Windows cannot lock folders
 def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
     """Write a file completely or not at all.
 
-    `write` fills a temporary file in the same folder, which then replaces `path`. A killed process may leave
-    a hidden ``.part`` file behind; nothing reads it.
+    `write` fills a temporary file in the same folder. The temporary file then replaces `path`. A killed
+    process may leave a hidden ``.part`` file behind; nothing reads it.
 
     Parameters
     ----------

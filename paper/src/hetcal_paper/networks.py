@@ -1,9 +1,9 @@
 """ResNet-20 and WideResNet-28-10 for 32 by 32 images, and a tiny network for tests.
 
 All networks map images of shape (n, 3, 32, 32) to logits of shape (n, n_classes). Convolutions have no bias.
-All weights use He initialisation (normal, variance 2 / fan-in). Batch norms use momentum 0.1 and epsilon
-1e-5. Global average pooling and the last layer are computed in float32, so that logits are not rounded to
-bfloat16.
+The weights of convolutions and of linear layers use He initialisation (normal, variance 2 / fan-in). Batch
+norms use momentum 0.1 and epsilon 1e-5. Global average pooling and the last layer are computed in float32, so
+that logits are not rounded to bfloat16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Notes on individual tables and figures: which claims fail, by how much, and why our numbers may differ.
+"""Notes on the tables and figures: which claims of the paper fail, by how much, and for what likely reason.
 
-Numbers that depend on our results are computed from them.
+Where a note depends on our results, its numbers are computed from them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def count_claims(item: Reproduction) -> str:
 
 
 def summarise_claims(item: Reproduction) -> str:
-    """Return a sentence that says where our results agree with the paper and where they differ."""
+    """Return a sentence that says on which claims our results agree with the paper and on which they differ.
+
+    If the claims cannot be checked or are not counted, the sentence says why.
+    """
     if item.uses_default_recipe:
         return "The claims are not counted, because runs with the default recipe replace the missing runs."
     if not item.claims:
@@ -63,7 +66,10 @@ def summarise_claims(item: Reproduction) -> str:
 
 
 def failed_claims(item: Reproduction) -> str:
-    """Return the section on claims that do not hold; empty if all hold or the default recipe is used."""
+    """Return the section on the claims that do not hold.
+
+    It is empty if all claims hold, or if runs with the default recipe replace those of the table or figure.
+    """
     failed = [claim for claim in item.claims if not claim.holds]
     if item.uses_default_recipe or not failed:
         return ""
@@ -73,11 +79,12 @@ def failed_claims(item: Reproduction) -> str:
 
 
 def likely_reason(item: Reproduction) -> str:
-    """Explain why CTS is not better at some rates of a sweep, if the results support an explanation.
+    """Explain why CTS is not better than TS at some rates of a sweep, if the results support an explanation.
 
-    There are two possible explanations. The first, that TS leaves little error to correct, is given for the
-    failing rates at which TS leaves less error than at every rate where the claims hold. The second, that
-    max-ECE is noisy, is given for the failing rates at which max-ECE is noisier than at every such rate.
+    A sweep is a figure with several noise or sampling rates. A rate fails if a claim does not hold there.
+    There are two possible explanations. The first is that TS leaves little error to correct. It is given for
+    the failing rates at which TS leaves less error than at every rate that does not fail. The second is that
+    max-ECE is noisy; :func:`_noisy_maximum` selects the rates for which it is given.
     """
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
@@ -114,7 +121,10 @@ def notes(item: Reproduction) -> str:
 
 
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
-    """Name the failing rates where TS leaves less error by class than at all rates where the claims hold."""
+    """Name the rates in ``failing`` at which TS leaves less error than at every rate in ``holding``.
+
+    The error is the Avg-ECE of TS minus its noise floor. The text is empty if there are no such rates.
+    """
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
     little = [rate for rate in failing if remaining[rate].mean < least]
@@ -132,7 +142,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
 
 
 def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
-    """Return the mean over seeds, with its interval, of the Avg-ECE of TS minus its noise floor at a rate."""
+    """Return by how much the Avg-ECE of TS exceeds its noise floor at a rate, as a mean over the seeds."""
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
         selection.results.value(run, "avg_ece", method="TS", bins=BINS[0], choice=selection.choice)
@@ -147,10 +157,11 @@ def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
 def _noisy_maximum(
     item: Reproduction, selection: Selection, failures: Sequence[Comparison], holding: Sequence[float]
 ) -> str:
-    """Name the failing rates where max-ECE is noisier than at all rates where the claims hold.
+    """Name the rates in ``failures`` at which max-ECE is noisier than at every rate in ``holding``.
 
-    Rates at which the interval of the difference between CTS and TS excludes zero are left out, because noise
-    does not explain such a difference.
+    Noisier means that chance alone would give a higher max-ECE. Only failures in max-ECE count. A failure
+    does not count if the interval of its difference between CTS and TS excludes zero, because noise does not
+    explain such a difference. The text is empty if there are no such rates.
     """
     uncertain = [f for f in failures if f.metric == "max_ece" and _includes_zero(selection, f)]
     rates = sorted({f.rate for f in uncertain if f.rate is not None})
@@ -173,7 +184,7 @@ def _includes_zero(selection: Selection, comparison: Comparison) -> bool:
 
 
 def _floor(item: Reproduction, rate: float) -> float:
-    """Return the noise floor of the max-ECE of CTS at a rate; 0 if it is unknown."""
+    """Return the max-ECE that CTS would have by chance alone at a rate (the noise floor); 0 if unknown."""
     row = first_row(item.rows, method="CTS", metric="max_ece", rate=rate, bins=BINS[0], half=None)
     return 0.0 if row is None or row["floor"] is None else float(row["floor"])
 
@@ -187,7 +198,11 @@ class _Measured:
 
     @property
     def is_difference(self) -> bool:
-        """Whether two values are compared. Single values are already part of the evidence of the claim."""
+        """Whether the comparison is a difference between two values.
+
+        A failed claim is reported with its differences only, because its evidence already contains single
+        values.
+        """
         return self.comparison.other is not None or self.comparison.other_half is not None
 
     @property
@@ -225,7 +240,10 @@ def _statement(item: Reproduction, claim: Claim) -> str:
 
 
 def _where(name: str, comparison: Comparison) -> str:
-    """Describe the rate, the class or the half, and the number of bins of a comparison."""
+    """Describe the rate of a comparison, and its class or half or, if it has neither, its number of bins.
+
+    Attributes that are None are left out. A difference between two halves has no half to describe.
+    """
     parts = []
     if comparison.rate is not None:
         parts.append(f" at {percent(comparison.rate)}")
@@ -264,13 +282,13 @@ def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
 
 
 def validation_rows(selection: Selection) -> int:
-    """Return the number of validation rows per class."""
+    """Return the average number of validation rows per class in the first run, rounded down."""
     point = selection.present[0]
     return int(selection.results.runs[point.runs[0]]["n_validation"]) // point.run.n_classes
 
 
 def _settings(item: Reproduction) -> str:
-    """Describe the settings of the runs that differ from the default recipe; empty if there are none."""
+    """Describe the settings in which the runs differ from the default recipe; empty if there are none."""
     if item.selection is None:
         return ""
     settings = [text for point in item.selection.present for text in differing_settings(point.run)]
@@ -283,7 +301,7 @@ def _settings(item: Reproduction) -> str:
 
 
 def _omitted_methods(item: Reproduction) -> str:
-    """Name the methods that the tables show and the figure does not."""
+    """Name the methods that the tables show and the figure of a sweep or of individual classes does not."""
     kind = ITEMS[item.name].kind
     if kind not in (*_SWEEPS, "classes"):
         return ""
@@ -315,7 +333,7 @@ def _first_trainings(item: Reproduction) -> str:
 
 
 def _missing_methods(item: Reproduction) -> str:
-    """Name the methods that were evaluated on only some runs of a sweep, and count these runs."""
+    """Name the methods that were not evaluated on all runs of a sweep, and count the runs that have them."""
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
         return ""
@@ -337,8 +355,8 @@ def _missing_methods(item: Reproduction) -> str:
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
     count, verb = (n_lost, "have no") if n_lost < len(lacking) else ("None", "has")
     lost = (
-        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits, so evaluating it "
-        "requires training them again."
+        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits. To evaluate the "
+        "method, these runs must be trained again."
     )
     text = f"{'; '.join(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
     return " ".join(filter(None, (text, _former_auto(selection))))
@@ -386,8 +404,9 @@ def _other_epochs(item: Reproduction) -> str:
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
     """Return the lines of the table of :func:`_other_epochs` for one point.
 
-    They show the runs of the point at the figure's epoch, those runs that were not stopped early at the last
-    epoch, and runs with other weight decays.
+    A point has one sampling rate. The first line shows its runs at the epoch that the figure uses. The second
+    shows the last epoch of those runs that were not stopped early. One line follows for each other weight
+    decay. Lines without runs are left out.
     """
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
@@ -443,7 +462,7 @@ def _all_classes(item: Reproduction) -> str:
 
 
 def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Count classes with ``first < second``. Never predicted classes have nan and are not counted."""
+    """Count classes with ``first < second``. A class that is never predicted has nan and is not counted."""
     return int(np.sum(first < second))
 
 
@@ -482,7 +501,11 @@ def _gaps(selection: Selection, point: Point, half: str) -> list[float]:
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
-    """Return runs that differ from `point` in the weight decay: one per decay, with the smallest seed."""
+    """Return runs that differ from those of `point` only in the weight decay.
+
+    There is one run per weight decay: among those that reached the second learning-rate phase, the one with
+    the smallest seed.
+    """
     results = selection.results
     first: dict[float, str] = {}
     for name in sorted(results.runs, key=lambda name: parse(name).seed):
@@ -568,7 +591,7 @@ _EXAMPLE = """\
 No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows each with the
 accuracies and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. One of them, that of TS
 in class 2, is 0.4. The confidence is the largest probability, which is at least 0.5 if there are only two
-classes. So these must be two of several classes."""
+classes. So the example must show two of at least three classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,

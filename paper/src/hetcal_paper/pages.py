@@ -57,7 +57,7 @@ _CONVENTIONS = """\
 
 _FLOOR = """\
 A *floor* is the expected value of the metric for a perfectly calibrated model with the same confidences.
-[Conventions](index.md#conventions) explains the abbreviations and how the numbers are computed."""
+The [conventions](index.md#conventions) explain the abbreviations and how the numbers are computed."""
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
@@ -105,7 +105,7 @@ def _index(items: Sequence[Reproduction]) -> str:
 
 
 def _overview(items: Sequence[Reproduction]) -> str:
-    """Return the Markdown table of the index, with one line per table or figure of the paper."""
+    """Return the Markdown table of the index, with one line per table or figure and one for the example."""
     present = {item.name: item for item in items}
     lines = []
     for name, published in ITEMS.items():
@@ -122,7 +122,7 @@ def _overview(items: Sequence[Reproduction]) -> str:
 
 
 def _distance(item: Reproduction) -> str:
-    """Return the largest distance from the paper in percentage points with its metric, or a dash."""
+    """Name the largest distance from the published numbers, in points, and its metric; a dash if none."""
     distances = largest_distances(item.rows)
     if not distances:
         return NONE
@@ -141,12 +141,12 @@ def _item_page(item: Reproduction) -> str:
 
 
 def _terms(item: Reproduction) -> str:
-    """Return a paragraph that explains the terms of a page.
+    """Return the text that explains the terms used on a page.
 
-    It defines the two halves of the classes and the noise or sampling rate if one half was corrupted.
+    If one half of the classes was corrupted, the text defines both halves and the noise or sampling rate.
     """
     if item.selection is None:
-        return "[Conventions](index.md#conventions) explains the abbreviations."
+        return "The [conventions](index.md#conventions) explain the abbreviations."
     published, run = ITEMS[item.name], item.selection.points[0].run
     middle = run.n_classes // 2
     first, second = f"0-{middle - 1}", f"{middle}-{run.n_classes - 1}"

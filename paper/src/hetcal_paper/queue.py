@@ -12,7 +12,8 @@ from hetcal_paper.runs import SEEDS, Run, paper_grid, parse, runs_for
 
 __all__ = ["missing_runs", "resolve", "train_missing"]
 
-#: Training order: each table with all its seeds, then the other figures on its data set, seed by seed.
+#: Training order: all runs of a table, then the runs of figures on the same data set, seed by seed. Figures
+#: that use only the runs of a table are not listed.
 _ORDER = {
     "table2": ("fig10", "fig12", "fig13", "fig14", "fig9"),
     "table1": ("fig4", "fig7", "fig1", "fig2", "fig5", "fig8"),
@@ -99,7 +100,7 @@ def train_missing(
 
 
 def _ordered_grid() -> list[Run]:
-    """Return all runs of the grid without duplicates in order of importance, CIFAR-10 before CIFAR-100."""
+    """Return the runs of all tables and figures, each once, the most important first (see ``_ORDER``)."""
     grid = paper_grid()
     runs: list[Run] = []
     for table, figures in _ORDER.items():

@@ -106,7 +106,7 @@ class Reproduction:
 
     @property
     def uses_default_recipe(self) -> bool:
-        """Whether runs with the default recipe replace the runs of this figure, which are all missing."""
+        """Whether all runs of this figure are missing, so that runs with the default recipe replace them."""
         return self.selection is not None and len(self.missing) == len(runs_for(self.name))
 
     def figure(self) -> Figure:
@@ -190,7 +190,8 @@ def reproduce(
     choice : str, optional
         The epoch that represents a run: ``best`` (best validation accuracy), ``early`` (the same with early
         stopping), ``phase1``, ``phase2``, ... (best of a learning-rate phase) or ``last``. The default is
-        ``early`` for CIFAR-100 except its sweeps, and ``best`` otherwise.
+        ``early`` for recipes with early stopping, such as the default recipe of CIFAR-100, and ``best``
+        otherwise.
     train : bool
         Whether to train missing runs.
     data_dir, store_dir, **options
@@ -233,10 +234,13 @@ def reproduce_many(
     if name != "all":
         training: dict[str, Any] = {"data_dir": data_dir, "store_dir": store_dir, **options}
         return [reproduce(name, results_dir, train=train, **training)]
-    if options.get("choice") is not None:
+    choice = options.pop("choice", None)
+    if choice is not None:
         raise ValueError(
-            f'choice must be left out with "all", got {options["choice"]!r}; reproduce the items one by one'
+            f'choice must be left out with "all", got {choice!r}; reproduce the items one by one'
         )
+    if options and not train:
+        raise TypeError(f"options must be omitted without train, got {', '.join(options)}; pass train=True")
     if train:
         results_dir = complete_results(NAMES, results_dir, data_dir=data_dir, store_dir=store_dir, **options)
     results = read_results(find_results(results_dir, name))
@@ -271,9 +275,10 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
 
 
 def find_results(folder: str | Path | None = None, name: str = "NAME") -> Path:
-    """Return the folder of results: the argument, ``$HETCAL_RESULTS`` or ``paper/results``.
+    """Return the folder of results: the argument, else ``$HETCAL_RESULTS``, else ``paper/results``.
 
-    ``name`` is the table or figure whose training the error message suggests.
+    If the folder has no ``runs.csv``, an error is raised. One remedy that it suggests is to train the runs of
+    a table or figure, whose name is ``name``.
     """
     path = _results_folder(folder)
     if not (path / "runs.csv").is_file():
@@ -295,7 +300,7 @@ def complete_results(
 ) -> Path:
     """Train the missing runs of these tables and figures, and add them to the results.
 
-    Runs that the store contains are added without being trained again.
+    All finished runs in the folder `store_dir` are added without being trained again.
 
     Parameters
     ----------
@@ -308,7 +313,7 @@ def complete_results(
     store_dir : path
         The store for finished runs.
     **options
-        Passed to :func:`hetcal_paper.training.train_runs`.
+        Passed to :func:`hetcal_paper.queue.train_missing`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Tables of results: written from a store of runs, and read by the tables and figures.
+"""Files with results: written from a store of finished runs, and read to reproduce tables and figures.
 
 :func:`summarise` evaluates the finished runs of a store and adds them to four CSV files:
 
@@ -13,13 +13,17 @@ significant digits. Lines are sorted by run, so adding a run changes no existing
 :func:`summarise` also copies the logits of some runs to ``logits/``: those of the two tables and of the study
 of calibrators (``benchmarks/study.py``).
 
-If a run is trained again with the same seed, its new lines replace those of the first training. The lines of
-the first training move to the folder ``first-trainings``, so that both trainings can be compared.
+If a run is trained again with the same seed and added with ``force=True``, its new lines replace those of the
+first training. The lines of the first training move to the folder ``first-trainings``, so that both trainings
+can be compared.
 
-The column ``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of
-the classes if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE
-are computed by predicted class and only over all rows. If several choices of epoch select the same epoch,
-their results are stored once, under the first of their names.
+The column ``half`` tells which test rows a number refers to: ``all``, or those whose true class is in the
+half ``low`` or ``high``. The half ``low`` consists of the corrupted classes or, if the corruption affects all
+classes or none, of the first half of the classes. The half ``high`` consists of the other classes. Max-ECE
+and Avg-ECE are computed by predicted class and only over all rows.
+
+If several choices of epoch select the same epoch, their results are stored once, under the first of their
+names.
 """
 
 from __future__ import annotations
@@ -133,7 +137,8 @@ class Results:
     ) -> tuple[float, float]:
         """Return the value and the noise floor of a metric; the floor is nan if the metric has none.
 
-        ``gap`` is mean confidence − accuracy.
+        The noise floor of a calibration error is its expected value for a perfectly calibrated model with the
+        same confidences. ``gap`` is mean confidence − accuracy.
         """
         if metric == "gap":
             confidence, accuracy = (
@@ -151,7 +156,7 @@ class Results:
         return (run, self._stored(run, choice), method, metric, "", "all") in self._metrics
 
     def classes(self, run: str, method: str, bins: int, choice: str = "best") -> ClassRows:
-        """Return the results of one method on a run by class."""
+        """Return the results of one method on one run, by class."""
         key = (run, self._stored(run, choice), method, str(bins))
         if key not in self._classes:
             raise ValueError(_missing("classes", *key))
@@ -270,7 +275,7 @@ def summarise(
     Returns
     -------
     tuple of str
-        Names of the runs that were added.
+        Names of the runs that were added or replaced.
     """
     folder = Path(results_dir)
     present = summarised(folder)
@@ -305,7 +310,7 @@ def merge(source_dir: str | Path, results_dir: str | Path, *, force: bool = Fals
     Returns
     -------
     tuple of str
-        Names of the runs that were added.
+        Names of the runs that were added or replaced.
     """
     source, folder = Path(source_dir), Path(results_dir)
     for file in COLUMNS:
@@ -352,9 +357,10 @@ def _add(folder: Path, new: Mapping[str, pd.DataFrame]) -> None:
 
 
 def _keep_first_trainings(folder: Path, new: pd.DataFrame) -> None:
-    """Copy the existing lines of runs that `new` replaces by a second training to ``first-trainings``.
+    """Copy the lines of runs that were trained again to the folder ``first-trainings``.
 
-    Runs that ``first-trainings`` already contains are left unchanged.
+    `new` contains the lines of the second trainings, which will replace the copied lines. Runs that
+    ``first-trainings`` already contains are left unchanged.
     """
     first, before, after = folder / _FIRST, _trainings(_lines(folder, _LAST)), _trainings(new)
     names = {run for run, training in after.items() if before.get(run, training) != training}
@@ -403,7 +409,10 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
 
 
 def _read(folder: Path, file: str) -> pd.DataFrame:
-    """Return the lines of a file with numeric columns as numbers; empty cells become nan."""
+    """Return the lines of a file, with its numeric columns as float64 and their empty cells as nan.
+
+    A file that does not exist raises an error.
+    """
     if not (folder / f"{file}.csv").is_file():
         raise FileNotFoundError(
             f"results must contain {file}.csv, got {str(folder)!r} without it; copy the whole folder"

@@ -4,7 +4,7 @@ A row is a JSON-compatible dictionary with these keys:
 
 ``method``, ``metric``, ``bins``  what was measured; the metric ``gap`` is mean confidence − accuracy
 ``mean``, ``std``, ``n``          mean and standard deviation over the seeds, and the number of seeds
-``floor``                         mean noise floor
+``floor``                         mean noise floor: the error that a calibrated model would show by chance
 ``paper``, ``paper_std``          the published number and, in tables, its standard deviation
 ``low``, ``high``                 95% interval over the seeds; only for ``gap`` and ``class_gap``
 ``rate``                          noise or sampling rate; only in figures with several rates
@@ -12,7 +12,7 @@ A row is a JSON-compatible dictionary with these keys:
 ``training``                      ``clean``, ``noise`` or ``few``; only in figures that compare trainings
 ``class``                         index of the class; only for individual classes
 
-All numbers are fractions. Values that do not exist are None.
+Metrics and rates are fractions, not percentages. Values that do not exist are None.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ __all__ = [
 
 Row = dict[str, Any]
 
-#: Methods in the order of the paper's tables, followed by methods that the paper does not have: CTS with Γ
-#: chosen by cross-validation, CTS with shrinkage, and the AutoCalibrator.
+#: Methods in the order of the paper's tables, followed by methods that the paper does not have: CTS with its
+#: parameter Γ chosen by cross-validation, CTS with shrinkage, and the AutoCalibrator.
 METHODS = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
 _HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
 _CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
-_EXAMPLE_BINS = 3  # all four confidences are in the bin (1/3, 2/3]; the paper's bin is [0.4, 0.6]
+_EXAMPLE_BINS = 3  # puts all confidences of the example in the bin (1/3, 2/3]; the paper uses [0.4, 0.6]
 _EXAMPLE_DATA = {"c10": "cifar10-noisy", "c100": "cifar100-noisy"}
 
 
@@ -91,7 +91,10 @@ class Point:
         return self.run.kind
 
     def rate(self, kind: str) -> float:
-        """Return the rate of the run. If it has none, return 0 for the kind ``noise`` and 1 otherwise."""
+        """Return the noise or sampling rate of the run.
+
+        If the run has none, the result is 0 in figures of the kind ``noise`` and 1 in figures of other kinds.
+        """
         return (0.0 if kind == "noise" else 1.0) if self.run.rate is None else self.run.rate
 
 
@@ -165,12 +168,12 @@ def example_rows() -> list[Row]:
 
 
 def first_row(rows: Iterable[Mapping[str, Any]], **wanted: object) -> Mapping[str, Any] | None:
-    """Return the first row with these values; None if there is none. A missing key has the value None."""
+    """Return the first row with these values, or None. A key that a row lacks counts as None."""
     return next((row for row in rows if all(row.get(k) == v for k, v in wanted.items())), None)
 
 
 def fitted(selection: Selection) -> tuple[str, ...]:
-    """Return the methods that the results of all selected runs include."""
+    """Return the methods with which all selected runs were evaluated."""
     has, choice = selection.results.has, selection.choice
     runs = [run for point in selection.present for run in point.runs]
     return tuple(method for method in METHODS if all(has(run, method, choice) for run in runs))
@@ -202,7 +205,7 @@ def shown_classes(name: str) -> tuple[int, ...]:
 
 
 def class_names(name: str) -> dict[int, str]:
-    """Return the names of the classes that figures by class show."""
+    """Return the names, by index, of the classes that figures by class show."""
     names = all_class_names(name)
     return {k: names[k] for k in shown_classes(name)}
 
@@ -214,7 +217,7 @@ def all_class_names(name: str) -> list[str]:
 
 @cache
 def _names_of(data: str) -> list[str]:
-    """Return the class names of a data set, which the examples in hetcal contain."""
+    """Return the class names of a data set from the example data in hetcal, with spaces for underscores."""
     names = hetcal.load_example(_EXAMPLE_DATA[data]).class_names or []
     return [name.replace("_", " ") for name in names]
 
@@ -267,8 +270,8 @@ def half_rows(selection: Selection) -> list[Row]:
 def sweep_rows(selection: Selection) -> list[Row]:
     """Return the rows of a figure with several noise or sampling rates.
 
-    If only some runs were evaluated with a method, its rows count only these runs. Rates without such runs
-    have no rows of the method.
+    If only some runs were evaluated with a method, its rows use only these runs. Rates without such runs have
+    no rows of the method.
     """
     metrics = ("ece", "max_ece") if selection.kind == "noise" else ("max_ece", "ece", "avg_ece")
     rows: list[Row] = []

@@ -1,7 +1,8 @@
 """Training runs: their recipes, their names, and the grid of all runs behind the tables and figures.
 
 A :class:`Run` describes one training completely: data set, corruption, seed and recipe. Its name is canonical
-(equal runs have equal names) and can be parsed, so the command line and the result files need only the name.
+(equal runs have equal names) and can be parsed. The command line and the result files therefore refer to a
+run by its name.
 
 Some settings are not stated in the paper. We use batch size 128, Nesterov momentum 0.9 with SGD, and weight
 decay 2e-4 with Adam and 5e-4 with SGD (added to the gradient of every parameter).
@@ -120,7 +121,7 @@ class Run:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        """Raise an error if the fields are invalid or inconsistent."""
+        """Raise an error if the corruption or the recipe is invalid."""
         _check_corruption(self)
         _check_recipe(self)
 
@@ -143,7 +144,7 @@ class Run:
 
     @property
     def schedule(self) -> tuple[tuple[int, float], ...]:
-        """Pairs ``(first epoch, learning rate)``, one for each phase. Epochs are counted from 1."""
+        """Pairs ``(first epoch, learning rate)``, one for each phase that has epochs. Epochs count from 1."""
         recipe = RECIPES[self.recipe]
         starts = [1, *(round(fraction * self.epochs) + 1 for fraction in recipe.drops)]
         # In very short runs, phases can start in the same epoch (the last one counts) or after the end.
@@ -200,7 +201,10 @@ class Run:
 
 
 class Options(TypedDict, total=False):
-    """Settings that replace those of the default recipe."""
+    """Settings of a run that replace its defaults.
+
+    `network` and `recipe` replace those of the data set, and the other settings those of the recipe.
+    """
 
     network: str
     recipe: str
@@ -426,7 +430,7 @@ def _check_corruption(run: Run) -> None:
 
 
 def _check_recipe(run: Run) -> None:
-    """Check the numeric settings of the recipe."""
+    """Check the recipe, the seed and the numeric settings."""
     _check_choice("recipe", run.recipe, RECIPES)
     for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
         value = getattr(run, field)

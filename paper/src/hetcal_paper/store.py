@@ -1,8 +1,8 @@
 """The store of finished runs: two files per run in one folder.
 
-``NAME.json`` contains the run, its history and its provenance; ``NAME.npz`` contains the logits. Both are
-written atomically, the JSON last, so its presence means that the run is complete. During training,
-``NAME.ckpt`` contains the checkpoint.
+``NAME.json`` contains the run, its history and its provenance; ``NAME.npz`` contains the logits and the true
+labels. Both are written atomically, the JSON last, so its presence means that the run is complete. During
+training, checkpoints are written to ``NAME.ckpt``.
 
 The logits are stored for several choices of epoch: ``best`` (best validation accuracy), ``phase1``,
 ``phase2``, ... (best of a learning-rate phase) and ``last``. In the JSON, ``epochs`` maps each choice to its

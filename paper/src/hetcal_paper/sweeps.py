@@ -1,6 +1,8 @@
-"""Comparison of all methods of a sweep with TS, with the network of the sweep and with that of the paper.
+"""Sections that compare the methods of a sweep with TS.
 
-A table shows how much class-wise temperatures can correct. All sentences are generated from the results.
+A sweep is a figure with several noise or sampling rates. One section is about the runs of the sweep. Another
+is about runs at the same rates with the network of the paper, if the sweep uses a smaller one. A table shows
+how much class-wise temperatures can correct. All findings are generated from the results.
 """
 
 from __future__ import annotations
@@ -52,9 +54,11 @@ class _Heterogeneity:
     Attributes
     ----------
     rate : float
-    spread, error : float or None
-        Standard deviation of log T between the classes, as estimated by CTS-bayes, and median standard error
-        of the log T of a class, as estimated by CTS; None if no run has them.
+    spread : float or None
+        Standard deviation of log T over the classes, as estimated by CTS-bayes; None if no run has it. T is
+        the temperature of a class.
+    error : float or None
+        Standard error of log T, as estimated by CTS (median over the classes); None if no run has it.
     n_at_bound : float or None
         Number of classes whose T, fitted by CTS, is at a bound of its range; None if no run has it.
     ece, avg_ece : float
@@ -74,14 +78,15 @@ class _Heterogeneity:
 
     @property
     def ratio(self) -> float | None:
-        """Spread divided by error."""
+        """Spread divided by error; None if either is None or the error is 0."""
         return None if self.spread is None or not self.error else self.spread / self.error
 
 
 def compare_with_ts(item: Reproduction) -> str:
-    """Section that compares all methods with TS at every rate of a sweep.
+    """Return the section that compares other methods with TS at every rate of a sweep.
 
-    It is empty unless at least one method that is not in the paper was evaluated at every rate.
+    The methods are CTS and those methods that are not in the paper. A method that was not evaluated at every
+    rate is left out. The section is empty if no method remains that is not in the paper.
     """
     selection = item.selection
     if selection is None or selection.kind not in ("noise", "size"):
@@ -103,9 +108,10 @@ def compare_with_ts(item: Reproduction) -> str:
 
 
 def compare_networks(item: Reproduction) -> str:
-    """Section that compares CTS with TS on runs of the default recipe, which uses the network of the paper.
+    """Return the section that compares other methods with TS on runs with the default recipe.
 
-    It is empty unless the sweep has its own recipe and the results contain default runs at one of its rates.
+    The default recipe uses the network of the paper. The section is empty if the sweep itself uses the
+    default recipe, or if the results contain no runs with that recipe at the rates of the sweep.
     """
     if item.selection is None or item.selection.kind not in ("noise", "size"):
         return ""
@@ -142,7 +148,10 @@ def _with_default_recipe(selection: Selection) -> Selection:
 
 
 def _count_lower(selection: Selection, cells: Sequence[_Cell]) -> str:
-    """Say at which of the rates that the claims are about CTS has lower errors than TS."""
+    """State at which rates CTS has lower errors than TS with each number of bins.
+
+    Noise rate 0 is left out, because the paper makes no claim about it.
+    """
     rates = [rate for rate in _rates(selection) if rate > 0 or selection.kind != "noise"]
     if not rates:
         return ""
@@ -191,7 +200,7 @@ def _select(cells: Iterable[_Cell], method: str, metric: str, bins: int | None =
 
 
 def _summary_table(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
-    """Count the rates at which each method is better than TS, and name the clear differences."""
+    """Count the rates at which each method is better than TS, and name those whose interval excludes zero."""
     lines = []
     for metric in _METRICS:
         for method in methods:
@@ -211,7 +220,7 @@ def _summary_table(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
 
 
 def _clear(cells: Sequence[_Cell], sign: int) -> str:
-    """Rates at which the whole interval has the given sign."""
+    """Name the rates at which the whole interval has the given sign; ``none`` if there are none."""
     return ", ".join(percent(cell.rate) for cell in cells if _is_clear(cell, sign)) or "none"
 
 
@@ -227,7 +236,7 @@ def _summary(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
     safe = [f"`{method}`" for method in methods if method not in worse]
     if safe:
         sentences.append(f"No interval of {join_words(safe)} is entirely positive.")
-    sentences.append("If a method does not differ from TS, 5% of its intervals exclude zero by chance.")
+    sentences.append("If a method does not differ from TS, about 5% of its intervals exclude zero by chance.")
     return " ".join(sentences)
 
 
@@ -343,7 +352,10 @@ def _heterogeneity(selection: Selection, point: Point) -> _Heterogeneity:
 
 
 def _conclusion(selection: Selection, numbers: Sequence[_Heterogeneity], cells: Sequence[_Cell]) -> str:
-    """State where the estimates are too imprecise, and whether this explains where CTS is not better."""
+    """State where the error of the temperatures exceeds their spread, and why CTS is not better than TS.
+
+    Explanations that the results do not support are left out.
+    """
     uncertain = [percent(n.rate) for n in numbers if n.ratio is not None and n.ratio < 1]
     sentences = []
     if uncertain:
@@ -358,9 +370,9 @@ def _conclusion(selection: Selection, numbers: Sequence[_Heterogeneity], cells: 
 def _split(
     numbers: Sequence[_Heterogeneity], cells: Sequence[_Cell], metric: str
 ) -> tuple[list[_Heterogeneity], list[_Heterogeneity]]:
-    """Rates at which CTS is not better than TS, and the others, without noise rate 0.
+    """Split the rates above 0 into those at which CTS is not better than TS, and those at which it is.
 
-    The paper makes no claim about noise rate 0.
+    Noise rate 0 is left out, because the paper makes no claim about it.
     """
     failing = {cell.rate for cell in _select(cells, "CTS", metric) if cell.interval.mean >= 0}
     claimed = [n for n in numbers if n.rate > 0]
@@ -368,7 +380,7 @@ def _split(
 
 
 def _name_rates(selection: Selection, worse: Sequence[_Heterogeneity], metric: str) -> tuple[str, str]:
-    """Names of the rates at which CTS is not better than TS, and of the others."""
+    """Return a phrase for the rates at which CTS is not better than TS, and one for the other rates."""
     rates = join_words([percent(n.rate) for n in worse])
     return (
         f"at {rates}, where `CTS` does not have lower {METRIC_NAMES[metric]} than TS",
@@ -377,7 +389,11 @@ def _name_rates(selection: Selection, worse: Sequence[_Heterogeneity], metric: s
 
 
 def _explain_ece(selection: Selection, numbers: Sequence[_Heterogeneity], cells: Sequence[_Cell]) -> str:
-    """Explain a high ECE of CTS by uncertain temperatures or a small ECE of TS, if the results support it."""
+    """Explain why the ECE of CTS is not lower than that of TS at some rates.
+
+    The explanations are uncertain temperatures and a small ECE of TS. The text is empty if the results
+    support neither.
+    """
     worse, better = _split(numbers, cells, "ece")
     if not worse or not better:
         return ""
@@ -399,7 +415,11 @@ def _explain_ece(selection: Selection, numbers: Sequence[_Heterogeneity], cells:
 
 
 def _explain_max_ece(selection: Selection, numbers: Sequence[_Heterogeneity], cells: Sequence[_Cell]) -> str:
-    """Explain a high max-ECE of CTS by temperatures at a bound, if the results support it."""
+    """Explain why the max-ECE of CTS is not lower than that of TS at some rates.
+
+    The explanation is that temperatures are at a bound of their range. The text is empty if the results do
+    not support it.
+    """
     worse, better = _split(numbers, cells, "max_ece")
     many, few = ([n.n_at_bound for n in group if n.n_at_bound is not None] for group in (worse, better))
     if not many or not few or min(many) <= max(few):
@@ -407,9 +427,9 @@ def _explain_max_ece(selection: Selection, numbers: Sequence[_Heterogeneity], ce
     rates, others = _name_rates(selection, worse, "max_ece")
     fewer = f"at most {max(few):.1f} classes" if max(few) else "no class"
     return (
-        f"The temperature of {min(many):.1f} classes or more is at a bound {rates}, compared with {fewer} "
-        f"{others}. With Γ = ∞, this happens, for example, if the few validation rows that are predicted as "
-        "a class are all correct."
+        f"{rates[0].upper()}{rates[1:]}, the temperatures of at least {min(many):.1f} classes are at a bound "
+        f"(mean over the seeds), compared with {fewer} {others}. With Γ = ∞, this happens, for example, if "
+        "the few validation rows that are predicted as a class are all correct."
     )
 
 
@@ -436,10 +456,10 @@ stopping). The columns “{low}” and “{high}” show confidence − accuracy
 class, in points."""
 _EXPLANATION = """\
 The following table shows how much class-wise temperatures T can correct, and how precisely they are
-estimated. A class has only {rows} validation rows on average. The *spread of log T* is an estimate by
-`CTS-bayes`: the standard deviation, over the classes, of the true values of log T. The *error of log T* is
-the standard error of the log T of a class with Γ = ∞, as the median over the classes. *Ratio* is the spread
-divided by the error. *Classes at a bound* counts the classes whose T, with Γ = ∞, is at a bound of its range.
-These four columns use only the runs with all methods; the other columns use all runs. The ECE and Avg-ECE of
-TS are given in percentage points above their noise floors, with {bins} bins. The columns “{low}” and “{high}”
-show confidence − accuracy of the uncalibrated network by true class, in points."""
+estimated. A class has only {rows} validation rows on average. The *spread of log T* is the standard deviation
+of the true values of log T over the classes, as estimated by `CTS-bayes`. The *error of log T* is the median
+over the classes of the standard error of log T with Γ = ∞. *Ratio* is the spread divided by the error.
+*Classes at a bound* counts the classes whose T, with Γ = ∞, is at a bound of its range. These four columns
+use only the runs with all methods; the other columns use all runs. The ECE and Avg-ECE of TS are given in
+percentage points above their noise floors, with {bins} bins. The columns “{low}” and “{high}” show
+confidence − accuracy of the uncalibrated network by true class, in points."""

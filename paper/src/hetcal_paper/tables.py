@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hetcal_paper.claims import Claim
 from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.published import ITEMS
 from hetcal_paper.rows import METHODS, Row, class_names, first_row
 from hetcal_paper.runs import runs_for
+
+if TYPE_CHECKING:
+    from hetcal_paper.claims import Claim
 
 __all__ = [
     "LABELS",
@@ -73,10 +75,10 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """Describe the largest distances from the paper, and list the cells with large differences.
+    """Describe the largest differences from the published numbers, and list the cells that differ most.
 
-    A cell is listed if the difference exceeds two combined standard deviations,
-    ``2 * sqrt(std**2 + paper_std**2)``.
+    A cell is listed if both numbers have a standard deviation and the difference exceeds two combined
+    standard deviations, ``2 * sqrt(std**2 + paper_std**2)``.
     """
     compared = [
         row for row in rows if row["paper"] is not None and row.get("paper_std") and row["std"] is not None
@@ -101,7 +103,7 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the largest distance from the published numbers for each metric, as a fraction."""
+    """Return the largest distance from the published numbers by metric; the distances are fractions."""
     distances: dict[str, float] = {}
     for row in rows:
         metric = row["metric"]
@@ -131,7 +133,10 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbe
 
 
 def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool = False) -> str:
-    """Format the mean ± standard deviation of a row in percent; a dash if there is no mean."""
+    """Format the mean ± standard deviation of a row in percent.
+
+    Without a standard deviation, the result is the mean alone. Without a mean, it is a dash.
+    """
     if row is None or row["mean"] is None:
         return NONE
     mean = f"{100 * row['mean']:{'+' if signed else ''}.{digits}f}"
@@ -139,7 +144,10 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return tables of methods, one per number of bins, and a table of the uncalibrated model by half."""
+    """Return one table of all methods per number of bins, and a last table of the uncalibrated model.
+
+    The last table compares the two halves of the classes.
+    """
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)
@@ -174,7 +182,10 @@ def sampling_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def half_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return a list with one table, of the two halves of the classes by true class."""
+    """Return a list with one table, which compares the two halves of the classes.
+
+    Each test row belongs to the half that contains its true class.
+    """
     return [_gap_table(name, rows, _HALVES, ece=True)]
 
 
@@ -183,7 +194,7 @@ def _gap_table(
 ) -> str:
     """Return a table of confidence, accuracy and their difference, next to the published numbers, if any.
 
-    For halves of the classes, all numbers, including the ECE, are computed by true class.
+    If the table compares the halves of the classes, each test row belongs to the half of its true class.
     """
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
@@ -240,7 +251,7 @@ def percent(rate: float) -> str:
 
 
 def seed_columns(counts: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Return columns with numbers of seeds by their heading.
+    """Return a dictionary of headings and columns, which contain numbers of seeds.
 
     Methods with the same numbers share a column. A dash replaces zero.
 
@@ -264,7 +275,11 @@ def _seeds_by_rate(rows: Sequence[Row], method: str, rates: Sequence[float]) -> 
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return three tables: means over classes by half, the uncalibrated model by half, and single classes."""
+    """Return three tables.
+
+    The first contains means over the classes of each half, the second compares the uncalibrated model on the
+    two halves, and the third contains the numbers of single classes.
+    """
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
@@ -279,7 +294,7 @@ def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
         f"ECE by predicted class, {bins} bins",
         *present,
         "floor (CTS)",
-        "confidence − accuracy, by true class",
+        "Uncal: confidence − accuracy, by true class (95% interval)",
     ]
     lines = []
     for k, label in class_names(name).items():
@@ -292,7 +307,7 @@ def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
-    """Return a list with one table, of the example of Section 5.4."""
+    """Return a list with one table, of the example in Section 5.4 of the paper."""
     lines = []
     for method in ("TS", "CTS"):
         line = [method]
@@ -315,13 +330,13 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def few_label(name: str) -> str:
-    """Return the label of the training set with few samples, such as ``50 labels per class``."""
+    """Describe the training set with few rows in each class, such as ``50 labels per class``."""
     (per_class,) = {run.per_class for run in runs_for(name) if run.kind == "few"}
     return f"{per_class} labels per class"
 
 
 def signed_interval(row: Mapping[str, Any] | None) -> str:
-    """Format the interval of a row in percentage points, such as ``+1.0 to +2.0``; a dash if it has none."""
+    """Format the 95% interval of a row in points, such as ``+1.0 to +2.0``; a dash if there is none."""
     if row is None or row["low"] is None:
         return NONE
     return f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"

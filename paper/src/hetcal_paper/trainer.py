@@ -137,7 +137,7 @@ class Trainer:
 
         These steps compile and tune kernels and make the optimiser allocate its state. Loading the initial
         state afterwards undoes their effect on the weights. If the hand-written kernels or ``torch.compile``
-        fail, the steps are repeated without them.
+        fail, the steps are repeated without them. A lack of memory raises an error instead.
         """
         while True:
             try:
@@ -172,7 +172,7 @@ class Trainer:
             self.stream.synchronize()
 
     def _prepare_launches(self) -> None:
-        """Prepare the launches of one epoch: training steps, validation, and the copy of the report."""
+        """Prepare the launches of one epoch: training steps, validation, and the copy of the results."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
         per_launch = _steps_per_launch(self._steps)
         remaining = self._steps % per_launch
@@ -217,7 +217,7 @@ class Trainer:
         self._work.evaluate(self._val_inputs, self._val_labels)
 
     def _collect(self) -> None:
-        """Copy the report of the epoch to the host and record the end of the epoch."""
+        """Copy the loss and the validation count to the host; on CUDA, record an event after the copy."""
         self._host_report.copy_(self._report, non_blocking=True)
         if self._event is not None:
             self._event.record()
@@ -231,7 +231,8 @@ class Trainer:
     def finish_epoch(self) -> None:
         """Wait for the epoch, record it, and copy the weights if they are the best of their phase.
 
-        A training loss that is not finite raises a FloatingPointError.
+        A phase is a period of constant learning rate. A training loss that is not finite raises a
+        FloatingPointError.
         """
         while not self.ready():
             continue
@@ -259,7 +260,7 @@ class Trainer:
 
     @property
     def n_parameters(self) -> int:
-        """Number of parameters, including the padding of the flat tensor."""
+        """Number of parameters, including the padding in the tensor that contains all of them."""
         return self._functions.layout.size
 
     @property
@@ -277,7 +278,10 @@ class Trainer:
         return self._stops_early and self.run.early_stop(self.history.val_accuracy)[1]
 
     def choices(self) -> dict[str, _State]:
-        """Return the states whose logits are saved: the best, the best of each phase, and the last."""
+        """Return the states whose logits are saved: the best, the best of each phase, and the last.
+
+        The best state has the highest validation accuracy. A phase is a period of constant learning rate.
+        """
         phases = {f"phase{phase}": state for phase, state in sorted(self._best.items())}
         best = max(phases.values(), key=lambda state: (state.accuracy, -state.epoch))
         return {"best": best, **phases, "last": self._copy_state(self.history.val_accuracy[-1])}
@@ -357,8 +361,8 @@ class Trainer:
 def _steps_per_launch(steps: int) -> int:
     """Return the number of steps in one graph, at most ``_STEPS_PER_GRAPH``.
 
-    A divisor of ``steps`` is preferred, because one graph then suffices. If the largest divisor is less than
-    half of the maximum, the maximum is used instead, because it needs fewer launches.
+    The number is the largest divisor of ``steps`` within this limit, because one graph then suffices. If that
+    divisor is less than half of the limit, the limit is used instead, because it needs fewer launches.
     """
     limit = min(steps, _STEPS_PER_GRAPH)
     divisor = largest_divisor(steps, limit)

@@ -203,7 +203,7 @@ class _Session:
             trainer = self._open(self.queue.popleft())
             self.trainers.append(trainer)
             self.progress.update(trainer.epoch)
-            # A checkpoint from a call without early stopping may need no further epochs.
+            # If its checkpoint was written without early stopping, the run may already be complete.
             if trainer.done:
                 self._finish(trainer)
             else:
@@ -240,7 +240,7 @@ class _Session:
         can_checkpoint = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
         state = trainer.snapshot() if due and can_checkpoint else None
         if not stopping:
-            trainer.start_epoch()  # the device works while the checkpoint is written
+            trainer.start_epoch()  # a GPU computes the next epoch while the checkpoint is written
         if state is not None:
             write_checkpoint(self.out_dir, trainer.run.name, state)
         if stopping:
@@ -274,7 +274,8 @@ class _Session:
 def _write_result(out_dir: Path, trainer: Trainer, parallel: int) -> str:
     """Write the record and the logits of a run; return its test accuracy as text.
 
-    Logits of choices that select the same epoch are written once.
+    The record names an epoch for each choice, such as ``best`` and ``last``. If two choices select the same
+    epoch, its logits are written only once.
     """
     labels = {"val": trainer.validation_labels, "test": trainer.test_labels}
     arrays: dict[str, NDArray[Any]] = {f"{k}_labels": v.astype(np.uint8) for k, v in labels.items()}

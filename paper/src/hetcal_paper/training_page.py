@@ -54,9 +54,9 @@ abbreviations.
 We tuned the batch size and the weight decay for CIFAR-10. We trained seven recipes (batch sizes 32, 64 and
 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs. We trained one of them also on
 seed 1. We compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
-2e-4 and batch size 128, was not one of the seven. It lies between two of them: the accuracy of one was above
-that of the paper, and the accuracy of the other was below it. Its weight decay adds the same term to the
-gradient as `l2(1e-4)` in the ResNet example of Keras, the framework that the paper used. That example,
+2e-4 and batch size 128, was not one of the seven. It lies between two of them: the accuracy of one of these
+was above that of the paper, and the accuracy of the other was below it. Its weight decay adds the same term
+to the gradient as `l2(1e-4)` in the ResNet example of Keras, the framework that the paper used. That example,
 however, applies the penalty only to convolution kernels. The agreement of table2 with the paper is therefore
 partly a result of this tuning, which used seed 0 of the same table.
 
@@ -150,8 +150,9 @@ def means_over_runs(
 ) -> list[str]:
     """Return table cells with means over runs, in percent.
 
-    The cells are the accuracy, confidence − accuracy of the first and of the second half of the classes, and
-    each of ``metrics`` for Uncal, TS and CTS. These metrics are calibration errors with 15 bins.
+    The first cell is the accuracy. The next two are confidence − accuracy of the uncalibrated network, on the
+    first and on the second half of the classes. The others are each of ``metrics`` for Uncal, TS and CTS;
+    these metrics are calibration errors with 15 bins.
     """
 
     def mean(metric: str, **key: Any) -> float:
@@ -163,7 +164,10 @@ def means_over_runs(
 
 
 def _recipe(data: str, results: Results) -> str:
-    """Describe the default recipe of a data set; empty if no table or figure has a run on this data set."""
+    """Describe the default recipe of a data set; empty if the results contain no run that uses the data set.
+
+    Only runs on the pages of tables and figures count.
+    """
     if not any(line["dataset"] == data for line in _used_runs(results).values()):
         return ""
     run = clean(data, 0)
@@ -190,7 +194,10 @@ def _used_runs(results: Results) -> dict[str, dict[str, str]]:
 
 @cache
 def _compared_runs() -> frozenset[str]:
-    """Names of the runs with the default recipe that the pages of sweeps compare with their own runs."""
+    """Names of the runs with the default recipe at the rates of figures with several noise or sampling rates.
+
+    If such a figure has its own recipe, its page compares its runs with these runs.
+    """
     sweeps = [name for name, item in ITEMS.items() if item.kind in ("noise", "size")]
     return frozenset(with_default_recipe(run).name for name in sweeps for run in runs_for(name))
 
@@ -277,7 +284,7 @@ def _choices(item: Reproduction) -> str:
 def _known_epochs(results: Results, run: str) -> dict[str, int]:
     """Return the number of the epoch that each choice selects.
 
-    If training stopped early, choices that depend on later epochs are left out.
+    If training stopped early, choices that depend on the epochs after the stop are left out.
     """
     epochs = results.choices(run)
     if not stopped_early(results, run):
@@ -289,9 +296,8 @@ def _known_epochs(results: Results, run: str) -> dict[str, int]:
 def _two_epochs(item: Reproduction) -> str:
     """Compare the best epoch of the second phase with the best of all epochs, in single runs.
 
-    The runs differ from those of the table in the weight decay. If early stopping ended some runs of the
-    table, the runs of the table that it did not end are also included. All compared runs were trained to the
-    end.
+    The compared runs were trained to the end. They have the settings of the table except for the weight decay
+    and the seed. Runs of the table itself are compared only if early stopping ended other runs of the table.
     """
     if item.selection is None:
         return ""
@@ -376,6 +382,6 @@ def _floors(item: Reproduction) -> str:
         "bins, a perfectly calibrated model with the confidences of CTS would have a max-ECE of "
         f"{100 * maximum['floor']:.1f} percent by chance alone. This is "
         f"{100 * maximum['floor'] / maximum['mean']:.0f}% of the observed {100 * maximum['mean']:.1f} "
-        f"(paper: {100 * maximum['paper']:.1f}). For ECE, chance accounts for "
-        f"{100 * overall['floor']:.2f} of the observed {100 * overall['mean']:.2f}."
+        f"percent (paper: {100 * maximum['paper']:.1f}). For ECE, chance accounts for "
+        f"{100 * overall['floor']:.2f} points of the observed {100 * overall['mean']:.2f} percent."
     )

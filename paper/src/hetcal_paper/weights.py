@@ -3,7 +3,7 @@
 All weights of a run are stored in one flat float32 tensor. One optimiser step therefore updates a single
 tensor, and saving the weights copies a single tensor. Layers use views of the flat tensor, except that
 convolutions on CUDA by default use views of its bfloat16 copy. The weights are arguments of the functions, so
-runs with the same network share one compiled function.
+runs with the same network share the compiled functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetcal_paper import networks
 __all__ = ["Functions", "Layout", "Logits", "Loss", "Weights"]
 
 _LOG = logging.getLogger(__name__)
-_ALIGN = 64  # parameters start at multiples of this index, because tensor cores need aligned data
+_ALIGN = 64  # each parameter starts at a multiple of this index, because tensor cores need aligned data
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], Tensor]
 Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]
@@ -30,7 +30,7 @@ Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of the parameters in the flat tensor.
+    """Positions of the parameters of a network in one flat tensor.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class Weights:
             lows = layout.views(self.low)
             leaves = [low if low.ndim == 4 else leaf for leaf, low in zip(leaves, lows, strict=True)]
         self.leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-        # Grouping gradients by type lets a single kernel copy each group to the flat tensor.
+        # Grouping gradients by type lets a single kernel copy each group to the gradient of the flat tensor.
         dtypes = dict.fromkeys(leaf.dtype for leaf in leaves)
         groups = [[i for i, leaf in enumerate(leaves) if leaf.dtype == dtype] for dtype in dtypes]
         self._groups = [(group, [gradients[i] for i in group]) for group in groups]
@@ -146,7 +146,7 @@ class Weights:
 
 
 class Functions:
-    """Loss and logits of one network, compiled once for all runs that use it.
+    """Loss and logits of one network, as functions that all its runs share.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ def compiled_for(n_elements: int) -> ModuleType | None:
 
     The result is None if the array has fewer than `LARGE` elements, if numba cannot be imported, or if the
     environment variable ``HETCAL_NUMBA`` is ``off``, ``0`` or ``no``. The choice depends on nothing else, so
-    equal calls in the same environment give equal results. The first call for a very large array emits a
-    `SpeedHint` if numba cannot be imported.
+    equal calls in the same environment give equal results. If the variable allows numba but numba cannot be
+    imported, the first call for an array of at least 33,554,432 elements emits a `SpeedHint`.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None

@@ -1,11 +1,11 @@
 """Likelihood of the noise rates of labels, from how often the labels agree with predictions.
 
-In the model, the label of a row of true class k is replaced with probability ρ_k, the noise rate of the
-class, by a class that is drawn uniformly from all K classes. If class k is predicted correctly, the label
-therefore agrees with the prediction with probability ``1 − ρ_k + ρ_k/K``. If class k is predicted wrongly,
-this probability is ``ρ'/K``, where ρ' is the mean noise rate of the true classes of the rows that are wrongly
-predicted as k. How a classifier divides the remaining probability among the other classes matters only
-for ρ'.
+In the model, a row of true class k keeps the label k with probability ``1 − ρ_k``, where ρ_k is called the
+noise rate. Otherwise, its label is drawn uniformly from all K classes. If class k is predicted correctly, the
+label therefore agrees with the prediction with probability ``1 − ρ_k + ρ_k/K``. If class k is predicted
+wrongly, this probability is ``ρ'/K``, where ρ' is the mean noise rate of the true classes of the rows that
+are wrongly predicted as k. How the classifier divides probability among the classes other than the predicted
+one matters only for ρ'.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _MAX_STEPS = 100
 _MAX_HALVINGS = 20
 _CONVERGED = 1e-6
 _LEAST = 1e-12
-# Standard deviations of the normal priors of the log-slope and of the intercept. The priors of each class are
-# centred at the values that are fitted to all classes together; those of this joint fit are centred at 0.
+# Standard deviations of the normal priors of a (the logarithm of a slope) and b (an intercept); see
+# `profile_rates`. A joint fit to all classes uses priors with mean 0. Its a and b are the means of the priors
+# for each class.
 _SLOPE_STD, _INTERCEPT_STD = 1.0, 1.5
 
 Evaluate = Callable[[Float], tuple[Float, Float, Float]]
@@ -54,7 +55,7 @@ def profile_rates(
     x : (n,) log-odds of the predicted classes
     predicted, agrees : (n,) predicted class, and whether the observed label agrees with it
     rates : (R,) noise rates
-        The fit to all classes together, on which the priors are centred, uses the first rate.
+        A fit to all classes together, with the first of these rates, gives the means of the priors.
     n_classes : K
     other_rate : (K,) mean noise rate of the true classes of the rows that are wrongly predicted as each class
     """

@@ -1,8 +1,9 @@
 """Binary scaling: ``P(class 1) = sigmoid(f(x))`` with the log-odds x of class 1 at the best temperature.
 
-The function f is a polynomial of degree 1 or 2, plus smooth versions of ``|x − κ|`` in some families. The two
-classes are treated alike: exchanging them changes the signs of x and of the knots κ, and exchanges the
-predicted probabilities.
+The family of f is "linear", "quadratic", "beta" or "spline". Quadratic functions are polynomials of degree 2.
+In the other families, f is a polynomial of degree 1, to which "beta" and "spline" add smooth versions of
+``|x − κ|``. The two classes are treated alike: exchanging them changes the signs of x and of the knots κ, and
+exchanges the predicted probabilities.
 
 Since f depends on a single number per row, rows with nearly equal x can be merged. Once the temperature is
 known, this takes two passes over the rows. The function f is then fitted to the merged rows, of which there
@@ -50,15 +51,15 @@ FEATURES = {
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 #: Initial standard deviation of the priors for fine features, as a multiple of that for broad features
 FINE_PRIOR = 0.5
-#: Widths of the features of a spline, in standard deviations of the log-odds
+#: Widths of the broad and of the fine features of a spline, in standard deviations of the log-odds
 RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
 _N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
-_MIN_SPREAD = 0.1  # smallest standard deviation of x from which widths are computed
-_MIN_SCALE = 0.01  # smallest standard deviation used to scale features and to choose bins
+_MIN_SPREAD = 0.1  # smaller standard deviations of x are raised to this before widths are computed
+_MIN_SCALE = 0.01  # smaller standard deviations are raised to this to scale features and to choose bins
 
 # Rows with the same label are merged if their x are in the same bin. Near the mean of x, bins are σ/16,000
-# wide, where σ is the standard deviation of x. Far from the mean, their width is 1/2000 of the distance from
-# the mean.
+# wide, where σ is the standard deviation of x, or 0.01 if that is larger. Far from the mean, their width is
+# 1/2000 of the distance from the mean.
 _BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
@@ -126,12 +127,12 @@ class MergedRows:
 
     def quantiles(self, levels: Float) -> Float:
         """Weighted quantiles of x at the given levels, interpolated linearly between the cells."""
-        # The labels of a cell are pooled first, since rounding errors may determine their order.
+        # The merged rows of each cell are combined first, since rounding errors may determine their order.
         n_cells = int(self.cell.max()) + 1
         weight = sum_slices(self.cell, self.weight, n_cells)
         x = sum_slices(self.cell, self.weight * self.x, n_cells) / weight
-        # Half of a cell's own weight counts as below it. The quantile of −x at any level q is then minus the
-        # quantile of x at the level 1 − q.
+        # Half of the weight of a cell counts as lying below its x. The quantile of −x at level q is then the
+        # negative of the quantile of x at level 1 − q.
         return np.asarray(np.interp(levels * weight.sum(), np.cumsum(weight) - weight / 2, x))
 
 

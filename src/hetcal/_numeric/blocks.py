@@ -1,4 +1,4 @@
-"""Rows that are read in blocks, from disk or from several machines.
+"""Rows that are read in blocks, for example from disk or from several machines.
 
 Most steps of a fit need only small arrays that are summed over the blocks. A function that computes such
 arrays from one block is called a statistic. A :class:`RowSource` reads the blocks, possibly on other
@@ -52,7 +52,7 @@ __all__ = [
     "with_normalised_weights",
 ]
 
-_KEYS_PER_PASS = 1 << 24  # row keys compared at once: 128 MiB, and about twice as much for copies
+_KEYS_PER_PASS = 1 << 24  # row hashes compared at once: 128 MiB, and about 256 MiB for temporary arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,10 @@ class RowSource(Protocol):
         """Return the arrays of a statistic, summed over all blocks in a fixed order."""
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return ``(block.number, statistic(block))`` for every block, in the order of the blocks."""
+        """Return ``(block.number, statistic(block))`` for every block with rows of positive weight.
+
+        The results are in the order of the blocks.
+        """
 
     def first(self) -> Block:
         """Return the first block with rows of positive weight, or a sample of it, for initial values."""
@@ -106,7 +109,7 @@ class RowSource(Protocol):
 
 
 def is_source(rows: Any) -> bool:
-    """Whether the type of `rows` has the members of a `RowSource`.
+    """Whether the type of `rows` has the methods of a `RowSource` and the attribute `n_classes`.
 
     The object itself is not inspected, since reading one of its properties may read data.
     """
@@ -136,11 +139,11 @@ class ScaledWeights:
         return self.source.reduce(_ScaledStatistic(statistic, self.factor))
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return ``(block.number, statistic(block))`` for every block, with scaled weights."""
+        """Return the numbers and statistics of the blocks, with scaled weights; see `RowSource.gather`."""
         return self.source.gather(_ScaledStatistic(statistic, self.factor))
 
     def first(self) -> Block:
-        """Return the first block with scaled weights, or a sample of it; see `RowSource.first`."""
+        """Return the result of `source.first()` with its weights scaled; see `RowSource.first`."""
         return _scale(self.source.first(), self.factor)
 
     def group_names(self) -> NDArray[Any] | None:
@@ -193,14 +196,16 @@ def _scale(block: Block, factor: float) -> Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockSource:
-    """Rows that are read in blocks; by default, the slices are the predicted classes.
+    """Rows that are read in blocks, and divided into slices, which are disjoint sets of rows.
+
+    By default, each slice contains the rows of one predicted class.
 
     Attributes
     ----------
     source : RowSource that reads the blocks
-    assign : function that assigns rows to slices; None slices by predicted class
-    slice_count : number of slices; None for the number of classes
-    fold : which rows to use; None for all rows
+    assign : function that returns the slice of every row; if None, it is the predicted class
+    slice_count : number of slices; if None, it is the number of classes
+    fold : which rows to use; if None, all of them
     """
 
     source: RowSource
@@ -274,7 +279,7 @@ class BlockSource:
         return np.asarray(~self.has_finite_optimum() & (self._description[2] > 0))
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
+        """Whether each slice has a row whose label does not have the largest logit, (S,); see `Source`."""
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
@@ -282,8 +287,9 @@ class BlockSource:
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives in α of the NLL of the slices `active`, at the values `alpha` (S,).
+        """First three derivatives of the NLL of each slice in `active` in its inverse temperature.
 
+        The derivatives are evaluated at `alpha` (S,), which contains an inverse temperature for every slice.
         Every call reads all blocks.
         """
         first, second, third = self.source.reduce(_Slopes(self._selection, alpha, active))
@@ -316,11 +322,11 @@ class BlockSource:
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block, for an initial guess; rows outside the fold do no harm there."""
+        """Return the rows of `source.first()` for an initial guess, including those outside the fold."""
         return replace(self._selection, fold=None).apply(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
-        """Return the rows of the first block that are in the fold, whatever `n_rows` is."""
+        """Return the rows of `source.first()` that are in the fold, whatever `n_rows` is."""
         return self._selection.rows(self.source.first())
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
@@ -356,11 +362,11 @@ class BlockSource:
         return MemorySource(rows, groups if len(groups) else None, ids=ids, n_slices=self.n_slices)
 
     def _sample_positions(self, n_parts: int, salt: int) -> Positions:
-        """Positions in every block of the rows of fold 0, out of `n_parts` folds.
+        """For every block, the positions of its rows that are in fold 0 if there are `n_parts` folds.
 
-        The fold of a row depends only on its key and on the rows with the same key. A row can therefore be in
-        fold 0 only if its key is drawn for fold 0 or occurs several times. To save memory, the folds of all
-        other rows are not computed.
+        The key of a row is a hash of its logits. If no other row has this key, `draw_folds` alone determines
+        the fold of the row. To save memory, only the rows that `draw_folds` assigns to fold 0 and those whose
+        keys occur several times are examined further.
         """
         n_passes = -(-len(self) // _KEYS_PER_PASS)
         repeated = [self._repeated_keys(number, n_passes) for number in range(n_passes)]
@@ -376,7 +382,7 @@ class BlockSource:
         )
 
     def _repeated_keys(self, number: int, n_passes: int) -> Keys:
-        """Keys that several rows share, among the keys of pass `number`; see `_Keys`."""
+        """Keys that occur in several rows, among the keys with ``key % n_passes == number``."""
         blocks = self.source.gather(_Keys(number, n_passes))
         return repeated_keys(np.concatenate([keys for _, (keys,) in blocks]))
 
@@ -457,7 +463,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Positions:
-    """Selected rows: `table` contains their positions in the block for every block number."""
+    """Selected rows: `table` maps the number of each block to the positions of its selected rows."""
 
     table: dict[int, IntArray]
 
@@ -531,9 +537,10 @@ class _Keys:
 
 @dataclass(frozen=True)
 class _SampleColumns:
-    """Positions and `_fold_columns` of the rows whose key is drawn for fold 0 or is in `tied`.
+    """Positions and `_fold_columns` of the rows that may be in fold 0.
 
-    `tied` contains the keys that several rows share, in increasing order.
+    They are the rows that `draw_folds` assigns to fold 0, and those whose key is in `tied`. This array
+    contains the keys that several rows share, in increasing order.
     """
 
     tied: Keys
@@ -620,9 +627,9 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Description:
-    """For every slice: number of rows, whether its optimum is finite, whether it is separable, and weight.
+    """Number of rows, `has_finite_optimum`, `is_separable` and total weight of every slice, (S,) each.
 
-    Each is an array (S,). The two answers are 0 or 1, and the weight is summed over the rows.
+    The second and third arrays contain 0 for False and 1 for True.
     """
 
     selection: _Selection

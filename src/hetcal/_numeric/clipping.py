@@ -70,7 +70,7 @@ def _clip(rows: Rows, level: float) -> Float:
 def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
     """``pull(α z)`` for every row, and its first three derivatives in α, (n,) each or the number 0.
 
-    The function ``pull`` is defined in the module `label_models`. For certain labels y, it is ``α z_y``.
+    The function ``pull`` is defined in the module `label_models`. If the label y is certain, it is ``α z_y``.
     """
     if rows.label_model is not None:
         return rows.label_model.moments(z, np.full(len(z), alpha))

@@ -1,8 +1,9 @@
 """Kernels for passes over the rows, compiled by numba.
 
 This module is imported only for large arrays (see `acceleration`). All kernels process the rows
-``start:stop`` and release the GIL. `ids` contains the slice of every row, and rows of slices that are not
-`active` are skipped. If `weight` is empty, every row has weight 1.
+``start:stop`` and release the GIL. The rows are divided into disjoint sets, called slices. `ids` contains the
+slice of every row, and rows of slices that are not `active` are skipped. If `weight` is empty, every row has
+weight 1.
 
 The exponentials of logits are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A
 polynomial approximates 2^f. The relative error of the result is about 1e-7 in float32 and below 1e-15 in
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _TILE = 64  # rows that `narrow_slopes` and `narrow_losses` process at once
-_PARTIAL_ROWS = 32  # `vector_sums` adds this many rows in the dtype of the logits, and their sums in float64
+_PARTIAL_ROWS = 32  # `vector_sums` sums this many rows in the dtype of z, then adds the sum in float64
 _LOG2E = math.log2(math.e)
 # Among other things, these flags let LLVM reorder sums and assume that there are no NaNs.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
@@ -144,7 +145,7 @@ def wide_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """Add the first three derivatives in α of each slice's NLL to `sums` (3, S)."""
+    """Add the first three derivatives of each slice's NLL in its inverse temperature to `sums` (3, S)."""
     real = z.dtype.type
     for i in range(start, stop):
         s = ids[i]
@@ -234,7 +235,7 @@ def narrow_slopes(
 
 @_compiled(fastmath=_FASTMATH)
 def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """Write the NLL of every row under ``softmax(α_i z_i)`` to `out`."""
+    """Write the NLL of every row i under ``softmax(α_i z_i)`` to `out`."""
     real = z.dtype.type
     for i in range(start, stop):
         top = z[i, guess[i]]
@@ -418,10 +419,11 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice, its gradient and its Hessian to `sums` (6, S).
+    """Add the NLL of `right` in each slice, its gradient and its Hessian to `sums` (6, S).
 
-    In the model, the predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``. The gradient has 2
-    entries, and the Hessian 3 distinct ones.
+    `right` says whether the prediction for each row is correct. In the model, it is correct with probability
+    ``sigmoid(θ₀ x + θ₁)``, where x is the log-odds of the predicted class. The gradient has 2 entries, and
+    the Hessian has 3 distinct ones.
     """
     for i in range(start, stop):
         s = ids[i]

@@ -25,8 +25,8 @@ from hetcal._typing import Float, FloatArray
 __all__ = ["CurveFeatures", "Curves", "log_odds_by_class"]
 
 _N_KNOTS = {"broad": 4, "fine": 8}  # knots per class besides the one at 0
-_MIN_SPREAD = 0.1  # smallest standard deviation of t from which widths are computed
-_MIN_SCALE = 0.01  # smallest standard deviation by which features are divided
+_MIN_SPREAD = 0.1  # smaller standard deviations of t are raised to this before widths are computed
+_MIN_SCALE = 0.01  # smaller standard deviations are raised to this before features are divided by them
 _FLOOR = 1e-3  # added to the weights p (1 − p), as a fraction of their mean
 _N_BINS = 1000  # bins of the histograms of t
 _BLOCK = 1 << 17  # logits processed at a time
@@ -66,8 +66,9 @@ class CurveFeatures:
     ----------
     limit : log-odds are clipped to [−limit, limit]
     knots, widths : (K, m) each; the first feature of a class has knot 0 and width 1
-    mean, scale : (K, m) each, weighted means of the unscaled features, and their standard deviations
-        A standard deviation below 0.01 is replaced with 0.01.
+    mean, scale : (K, m) each, means and standard deviations of the unscaled features
+        The rows have the same weights as in the choice of the knots. A standard deviation below 0.01 is
+        replaced with 0.01.
     """
 
     limit: float
@@ -78,10 +79,10 @@ class CurveFeatures:
 
     @classmethod
     def of(cls, source: Source, inputs: Callable[[FloatArray], tuple[Float, Float]], limit: float) -> Self:
-        """Choose the knots and widths from the rows of `source`.
+        """Compute the knots, widths, means and scales from the rows of `source`.
 
-        `inputs` converts logits to inputs x of the curves. It returns x twice, with and without masked
-        classes, and only the second x is used.
+        `inputs` converts logits to two arrays. The second array contains the inputs of the curves. In it, the
+        entries of masked (practically impossible) classes are raised to a limit. The first is not used.
         """
         weight, information = source.sum_rows(_Histograms(inputs, limit))
         by_bin = information + _FLOOR * weight * (information.sum(axis=1) / weight.sum(axis=1))[:, None]
@@ -89,8 +90,8 @@ class CurveFeatures:
         t = _bin_centres(limit)
         mean = by_bin @ t
         deviation = np.sqrt(np.maximum(by_bin @ t**2 - mean**2, 0))
-        # Half of a bin's own weight counts as below it. The quantile of −t at any level q is then minus the
-        # quantile of t at the level 1 − q.
+        # Half of the weight of a bin counts as lying below its centre. The quantile of −t at level q is then
+        # the negative of the quantile of t at level 1 − q.
         below = by_bin.cumsum(axis=1) - by_bin / 2
         levels = np.concatenate([knot_levels(n_knots) for n_knots in _N_KNOTS.values()])
         relative = [RELATIVE_WIDTHS[kind] for kind, n_knots in _N_KNOTS.items() for _ in range(n_knots)]
@@ -126,7 +127,7 @@ class CurveFeatures:
 def log_odds_by_class(x: Float, limit: float) -> Float:
     """Log-odds of every class against all others, clipped to [−limit, limit], for logits x, (K, n) each."""
     likelihood = np.exp(x - x.max(axis=0))
-    # Subtracting a class from the sum of all would be inaccurate if it has nearly all the probability.
+    # If a class has nearly all the probability, subtracting its part from the sum would be inaccurate.
     others = (1 - np.eye(len(x))) @ likelihood
     with np.errstate(divide="ignore"):
         return np.asarray(np.clip(np.log(likelihood) - np.log(others), -limit, limit))

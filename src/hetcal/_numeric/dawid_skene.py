@@ -23,8 +23,8 @@ _MAX_ROUNDS = 2000
 _CONVERGED = 1e-7  # EM stops when every posterior probability changes by less than this
 _RIDGE = 10.0  # precision of the normal prior of the biases
 _LEAST = 1e-300
-_LEAST_INFORMATION = 0.5  # added to the information about every logit, since it is 0 without labels
-_MAX_PARAMETERS, _MAX_PRODUCTS = 2000, 2e11  # limits up to which variances consider all parameters
+_LEAST_INFORMATION = 0.5  # added to the information about every parameter, in case the labels contain none
+_MAX_PARAMETERS, _MAX_PRODUCTS = 2000, 2e11  # beyond either limit, `_variances_of_shift` is used
 _BLOCK = 1 << 22  # entries of the gradients of log-likelihoods that are computed at once
 
 
@@ -37,8 +37,8 @@ class AnnotatorFit(NamedTuple):
     transition : (K, K) the same for a label that is drawn at random from the labels of all annotators
     posterior : (n, K) for each row, probability that each class is the true class
     n_effective : (K,) effective number of labels for the error rate of every class
-        This number of labels of rows with known true classes would determine ``1 − diag(transition)`` as
-        precisely.
+        If the true classes were known, this number of labels would determine ``1 − diag(transition)`` as
+        precisely as the data do.
     has_converged : whether EM converged
     """
 
@@ -61,7 +61,8 @@ def fit_annotators(
 ) -> AnnotatorFit:
     """Estimate the confusion matrices of the annotators and the true labels by EM.
 
-    EM starts from the shares of the classes among the labels of each row, slightly smoothed.
+    EM starts from the shares of the classes among the labels of each row, to which one label is added that is
+    divided evenly among the classes. Rows with a known true label keep this label.
 
     Parameters
     ----------
@@ -70,9 +71,9 @@ def fit_annotators(
     z : (n, K) logits of a classifier, or None
     true : (n,) true labels, -1 where they are unknown; or None
     smoothing : number of pseudo-labels per true class that shrink every matrix towards the pooled matrix
-        The pooled matrix of all annotators is itself shrunk in this way, towards one error rate for all
-        classes with evenly spread errors.
-    shrink_to_uniform : whether the wrong labels of each annotator are spread evenly over the other classes
+        The pooled matrix of all annotators is itself shrunk in this way, towards a matrix in which all
+        classes have the same error rate and all wrong labels of a class are equally likely.
+    shrink_to_uniform : whether to make all wrong labels of a class equally likely in every matrix
     """
     n, n_annotators = votes.shape
     row, annotator = np.nonzero(votes >= 0)
@@ -141,7 +142,7 @@ class _Prior:
     def _evaluate(self, posterior: Float) -> tuple[float, Float, Float]:
         """Summed cross-entropy plus the penalty of the biases, its gradient, and an approximate Hessian.
 
-        The approximation is the Fisher information plus the penalty, which is positive definite.
+        The approximation is the Fisher information plus the Hessian of the penalty. It is positive definite.
         """
         p, w = np.exp(self._log_softmax()), np.exp(self.theta[0]) * self.z
         residual, bias = p - posterior, self.theta[1:]
@@ -221,9 +222,10 @@ def _variances(
     """Variances (K,) of the error rates, from the information about all parameters.
 
     The parameters are the logits of the entries of all matrices and, if `with_shares` is True, of the shares
-    of the classes. The score of a row is the gradient of its log-likelihood. It is the posterior mean of the
-    score for a known true class. The information is the sum of ``s sᵀ`` over the scores s of all rows, plus
-    `_LEAST_INFORMATION` for every parameter. The variances follow by the delta method.
+    of the classes. The score of a row is the gradient of its log-likelihood. It equals the posterior mean of
+    the score that the row would have if its true class were known. The information is the sum of ``s sᵀ``
+    over the scores s of all rows, plus `_LEAST_INFORMATION` for every parameter. The variances follow by the
+    delta method.
     """
     n_classes = matrices.shape[1]
     share = posterior.mean(axis=0)
@@ -249,7 +251,7 @@ def _variances(
 def _variances_of_shift(
     matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray, weight: Float
 ) -> Float:
-    """Variances (K,) of the error rates if only a common shift of all annotators is unknown.
+    """Variances (K,) of the error rates if only one shift per class, common to all annotators, is unknown.
 
     This approximation is used if `_variances` would be too expensive. Let δ_k be a shift that is added to the
     logits of the error rates of all annotators in class k. The information about δ is what it would be if all

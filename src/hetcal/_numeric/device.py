@@ -1,9 +1,10 @@
 """Fits on torch tensors, computed on the device that stores them.
 
 Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
-kernels compute the predicted classes, the derivatives in α and the softmax. Most other passes are sequences
-of torch operations on chunks of rows. The solvers of temperature and vector scaling run on the host, and each
-of their steps copies only small sums there. This module imports torch only to process a tensor.
+kernels compute the predicted classes, the softmax, and the derivatives of the loss in inverse temperatures.
+Most other passes are sequences of torch operations on chunks of rows. The solvers of temperature and vector
+scaling run on the host, and each of their steps copies only small sums there. This module imports torch only
+to process a tensor.
 """
 
 from __future__ import annotations
@@ -63,14 +64,18 @@ def on_device(values: Any) -> bool:
 
 
 class TensorSource:
-    """Rows whose logits and labels are tensors on a device.
+    """Rows whose logits and labels are tensors on a device, divided into slices.
+
+    Slices are disjoint sets of rows.
 
     Parameters
     ----------
     z : (n, K) logits
     y, top, guess : (n,) labels, row maxima and predicted classes
     weight : (n,) positive weights, or None
-    groups, fold_groups : (n,) arrays in host memory, or None
+    groups : (n,) group of every row, in host memory, or None
+    fold_groups : (n,) integers in host memory, or None
+        In a cross-validation, rows with the same integer are in the same fold.
     ids : (n,) slice of every row; by default the predicted class
     n_slices : int; by default the number of classes
     """
@@ -165,7 +170,10 @@ class TensorSource:
         raise self._not_in_memory("this calibrator")
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives in α of the NLL of the slices `active`, at the values `alpha` (S,)."""
+        """First three derivatives of the NLL of each slice in `active` in its inverse temperature.
+
+        The derivatives are evaluated at `alpha` (S,), which contains an inverse temperature for every slice.
+        """
         import torch
 
         visited = np.zeros(self.n_slices, bool)
@@ -211,7 +219,7 @@ class TensorSource:
         return np.asarray(decreasing & has_uneven)
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
+        """Whether each slice has a row whose label does not have the largest logit, (S,); see `Source`."""
         return self._has_finite_optimum
 
     def sample(self) -> TensorSource | None:
@@ -301,7 +309,7 @@ class TensorSource:
 
 
 def scaled_softmax_tensor(z: Any, alpha: Any, top: Any, guess: Any) -> Any:
-    """``softmax(α z)`` with one α per predicted class, or one α for all rows.
+    """``softmax(α z)`` with one inverse temperature α per predicted class, or one for all rows.
 
     `top` and `guess` are the maximum and the predicted class of every row. The predicted class stays the
     argmax, even if rounding causes a tie.
@@ -319,7 +327,7 @@ def scaled_softmax_tensor(z: Any, alpha: Any, top: Any, guess: Any) -> Any:
         p = torch.softmax(d.mul_((a[guess] if len(a) > 1 else a)[:, None]), dim=1)
         tied = p.argmax(dim=1) != guess
     index = tied.nonzero()[:, 0]
-    if len(index):  # add one unit in the last place to the predicted class
+    if len(index):  # increase the probability of the predicted class by one unit in the last place
         best = p[index].amax(dim=1)
         p[index, guess[index]] = torch.nextafter(best, torch.full_like(best, 2.0))
     return p
@@ -412,7 +420,7 @@ def _has_triton(z: Any) -> bool:
 def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
     """Maximum of every row, the first column with that maximum, and whether all logits are finite.
 
-    The check is conservative: the result is also False if the sum of finite logits overflows.
+    The last result is also False if all logits are finite, but they or their sums overflow during the check.
     """
     import torch
 

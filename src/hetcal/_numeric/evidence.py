@@ -2,8 +2,9 @@
 
 The parameters θ (p,) fall into groups. Those of group g have a normal prior with mean 0 and precision
 (inverse variance) τ_g. The penalised loss is therefore ``L(θ) + Σ_g τ_g/2 · ‖θ_g‖²``, where L is the NLL
-summed over the rows. The precisions start at given values τ⁰_g. They are updated by MacKay's rule, which
-maximises the evidence in Laplace's approximation. Two terms are added to this rule, ``+ 1`` and ``+ 1/τ⁰_g``:
+summed over the rows. By default, the precisions start at given values τ⁰_g. They are updated by MacKay's
+rule, which maximises the evidence in Laplace's approximation. Two terms are added to this rule, ``+ 1`` and
+``+ 1/τ⁰_g``:
 
     ``τ_g = (γ_g + 1) / (‖θ_g‖² + 1/τ⁰_g)``    with    ``γ_g = p_g − τ_g Σ_{j in g} Var(θ_j | data)``
 
@@ -41,12 +42,12 @@ __all__ = [
 _MAX_UPDATES = 50
 _MAX_ROUNDS = 30  # maximum number of updates of the precisions with the same quadratic model
 _MAX_STEPS = 100
-_MAX_TRIALS = 20  # step lengths that a line search tries
+_MAX_TRIALS = 20  # maximum number of step lengths that a line search tries
 _MAX_DAMPING = 1e9
-_ROUNDING = 1e-9  # rounding may hide a decrease of the loss that is relatively smaller than this
+_ROUNDING = 1e-9  # rounding may hide a decrease of the loss by less than this, relative to max(1, loss)
 _PRECISION_BOUNDS = (1e-3, 1e8)
 _MEMORY = 3  # maximum number of previous updates that an extrapolation uses
-_MAX_STRETCH = 10.0  # an extrapolation is used only if it is at most this times as long as the plain update
+_MAX_STRETCH = 10.0  # an extrapolated step may be at most this many times as long as the plain step
 _STEADY = 1e-4  # the precisions have converged if their relative change is below this
 _ROUGH, _EXACT = 1e-4, 1e-13  # relative decreases of the loss below which intermediate and final fits end
 
@@ -80,7 +81,7 @@ class QuadraticModel:
     theta, gradient : (p,) the point, and the gradient there
     curvature : the Hessian there
     steady : relative change below which the precisions have converged
-        It should be larger if the curvature is approximate.
+        It should be larger than the default if the curvature is approximate.
     """
 
     theta: Float
@@ -89,7 +90,7 @@ class QuadraticModel:
     steady: float = _STEADY
 
     def minimise(self, precision: Float) -> tuple[Float, Float]:
-        """Minimiser of the model plus the penalty for `precision`, and posterior variances, (p,) each."""
+        """Minimiser of the model plus ``Σ_j precision_j/2 · θ_j²``, and posterior variances, (p,) each."""
         slope = self.gradient + precision * self.theta
         step, variances = self.curvature.solve_with_variances(slope, precision)
         return self.theta - step, variances
@@ -287,9 +288,10 @@ def _update_precisions(
 
 
 def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
-    """Step of Anderson's method for a fixed-point iteration; if it is too long or not finite, the plain step.
+    """Step that Anderson's method computes to accelerate a fixed-point iteration.
 
-    `points` are the last points of the iteration, and `changes` the plain steps from them.
+    `points` are the last points of the iteration, and `changes` the plain steps from them. If the computed
+    step is too long or not finite, the result is the last plain step.
     """
     last = changes[-1]
     if len(points) == 1:

@@ -1,4 +1,7 @@
-"""Platt and vector scaling: the loss of every slice with its derivatives, and the calibration maps."""
+"""Platt and vector scaling: the loss of every slice with its derivatives, and the calibration maps.
+
+The rows of a slice share their parameters. For example, the rows with one predicted class can form a slice.
+"""
 
 from __future__ import annotations
 
@@ -114,10 +117,11 @@ def _platt_sums(
     active: IntArray,
     n_slices: int,
 ) -> Float:
-    """Loss, gradient (2 entries) and Hessian (3 distinct entries) of every slice, (6, S).
+    """Loss, gradient (2 entries) and Hessian (3 distinct entries) of the slices `active`, (6, S).
 
-    With noisy labels, the Hessian of the pull (see the module `label_models`) has to be subtracted from this
-    Hessian. Its 3 entries follow, so the result has the shape (9, S).
+    The columns of the other slices are zero. With noisy labels, the Hessian of the pull (see the module
+    `label_models`) has to be subtracted from this Hessian. Its 3 distinct entries are appended, so the result
+    has the shape (9, S).
     """
     index = _active_rows(ids, active, n_slices)
     k, xs, w = ids[index], x[index], weight[index]
@@ -139,7 +143,7 @@ def _platt_sums(
 def _compiled_platt_sums(
     kernels: Any, rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
 ) -> Float:
-    """Compute the same as `_platt_sums` for certain labels, with numba and in parallel."""
+    """Compute the same as `_platt_sums`, with numba and in parallel, if the labels are the true classes."""
     visited = np.zeros(n_slices, bool)
     visited[active] = True
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
@@ -158,7 +162,7 @@ class VectorFamily:
 
     The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``. The parameters θ_start are
     those of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict`
-    preserves the decision.
+    preserves the predicted class of every row.
     """
 
     ridge: float = 0.0
@@ -170,14 +174,14 @@ class VectorFamily:
         return np.concatenate([np.full(n_classes, self.anchor), np.zeros(n_classes)])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return a function that computes the NLL plus the penalty by slice, its gradient and its Hessian."""
+        """Return a function that computes the penalised NLL of each slice, its gradient and its Hessian."""
         pooled = n_slices == 1
         order = np.empty(0, np.int64) if pooled else np.argsort(ids, kind="stable")
         ends = np.searchsorted(ids[order], np.arange(n_slices + 1))
         anchor = self.start(rows.z.shape[1])
 
         def evaluate_slice(theta: Float, k: int) -> tuple[float, Float, Float]:
-            index = slice(None) if pooled else order[ends[k] : ends[k + 1]]  # slice(None) makes no copy
+            index = slice(None) if pooled else order[ends[k] : ends[k + 1]]  # not used if pooled
             part = rows if pooled else rows.take(index)
             loss, gradient, hessian = vector_sums(part, theta)
             strength = self.ridge * part.total_weight
@@ -240,7 +244,8 @@ def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | s
 def vector_sums(rows: Rows, theta: Float) -> tuple[float, Float, Float]:
     """Summed NLL of ``softmax(a ⊙ z + b)``, its gradient (2K,) and its Hessian (2K, 2K) in θ = (a, b).
 
-    With noisy labels, a Hessian that is not positive semidefinite is replaced with a larger matrix that is.
+    With noisy labels, a Hessian that is not positive semidefinite is replaced with a larger, positive
+    semidefinite matrix.
     """
     n_classes, labels = rows.z.shape[1], rows.label_model
     loss, gradient = 0.0, np.zeros((2, n_classes))
@@ -316,7 +321,10 @@ def _vector_gradient(rows: Rows, theta: Float, clip: bool) -> tuple[float, Float
 
 
 def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, Any]:
-    """Loss summed with the weights w, and ``w · p`` (n, K) in the dtype of the logits."""
+    """Loss summed with the weights w, and ``w · p`` (n, K) in the dtype of the logits.
+
+    p are the calibrated probabilities.
+    """
     n_classes = z.shape[1]
     u = z * theta[:n_classes]
     u += theta[n_classes:]

@@ -24,7 +24,7 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, or all if there are fewer
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # matching hashes are evidence only if their probability by chance is below this
+_MAX_CHANCE = 0.05  # matches are evidence only if the probability that chance causes them is below this
 _NEARLY_ALL = 0.9  # a larger fraction of matching hashes is evidence in any case
 _MAX_COPIES = 1e-3  # logits count as continuous if at most this fraction of the sampled hashes is repeated
 
@@ -51,12 +51,12 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     `fitted_on` is the fingerprint of the rows of the fit. Without a fingerprint, the result is 0.
 
     If the fingerprint contains hashes of a sample, the estimate is based on the fraction of these hashes that
-    match a hash of `rows`. If matches by chance may be so frequent that matches prove nothing, the result is
-    0 unless nearly all hashes match. If the number of rows of the fit is unknown, or if chance may explain
-    the matches, the result is a fraction of the rows of the fit, even if `rows` is the smaller set.
+    match a hash of `rows`. If 5% or more of the hashes may match by chance, the result is 0 unless over 90%
+    match. If the number of rows of the fit is unknown, or if chance may explain the observed number of
+    matches, the result is a fraction of the rows of the fit, even if `rows` is the smaller set.
 
-    If the fingerprint contains no hashes of a sample, the result is 1 if the number of rows and the sum of
-    all hashes are equal, and 0 otherwise.
+    If the fingerprint contains no hashes of a sample, the result is 1 if both sets have the same number of
+    rows and the same sum of hashes, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0
@@ -64,14 +64,16 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # `chance` is a cautious, high estimate of the probability that a stored hash matches a row by chance.
-        # The m sampled rows of the fit form about m² / 2 pairs, of which hardly any have equal hashes (see
-        # `_MAX_COPIES`). We therefore assume that two rows have equal hashes with probability 2 / m².
+        # `chance` is a cautious, high estimate of the probability that a stored hash equals the hash of any
+        # evaluated row by chance. The m sampled rows of the fit form about m² / 2 pairs, of which hardly any
+        # have equal hashes (see `_MAX_COPIES`). We therefore assume that two rows have equal hashes with
+        # probability 2 / m², and multiply this by the number of evaluated rows.
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
             return 0.0
-        # The share is scaled up to the evaluated rows only if so many matches are unlikely by chance. The
-        # number of matches by chance has approximately a Poisson distribution.
+        # `share` is a fraction of the rows of the fit. If there are fewer evaluated rows, it is converted to
+        # a fraction of these, but only if chance is unlikely to cause so many matches. The number of matches
+        # by chance has approximately a Poisson distribution.
         tail = special.gammainc(share * len(sample), len(sample) * chance) if share else 1.0
         n_fitted = (fitted_on.get("n") or 0) if tail < _MAX_CHANCE else 0
         return min(1.0, share * max(1.0, n_fitted / len(rows)))

@@ -1,8 +1,10 @@
-"""Folds for cross-validation that are the same for every kind of source and every order of the rows.
+"""Folds for cross-validation that do not depend on the order of the rows.
+
+They are also the same for rows in memory, in blocks and on a device.
 
 Without fold groups, the folds depend only on the content of the rows. Rows with equal logits, called tied
-rows, are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled with
-a constant seed, so a row's label says nothing about its fold.
+rows, are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled. The
+seed of the shuffling does not depend on the data, so a row's label says nothing about its fold.
 
 If fold groups are given, all rows of a group are in the same fold. The folds then depend on the sizes of the
 groups and on the logits of their rows, but not on labels.
@@ -37,28 +39,32 @@ __all__ = [
 
 
 _FEW_ROWS = 1 << 17  # more rows than this are assigned to folds by a hash; fewer are sorted (see `are_few`)
-# Rows with equal logits are either copies, which have equal labels, or ties, whose labels often differ. They
-# are considered copies if two conditions hold. At least _MIN_EXPECTED differences between labels would be
-# expected if the rows were ties, and at most the fraction _MAX_DIFFERENT of the expected number occurs.
+# Rows with equal logits are either copies, which have equal labels, or different samples, whose labels often
+# differ. They are considered copies if two conditions hold. At least _MIN_EXPECTED differences between labels
+# would be expected of different samples, and at most the fraction _MAX_DIFFERENT of this number occurs.
 _MIN_EXPECTED = 30.0
 _MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
 
 
 class FoldRows(Protocol):
-    """The attributes and methods of a source that `deal_folds` needs."""
+    """The attributes and methods of a source that `deal_folds` needs.
+
+    The rows of a source are divided into slices. By default, a slice contains the rows with one predicted
+    class.
+    """
 
     fold_groups: IntArray | None
     n_slices: int
 
     @property
     def n_classes(self) -> int:
-        """Number of columns K."""
+        """Number of classes K."""
 
     def __len__(self) -> int: ...
 
     def gathered(self) -> tuple[Rows, CodeArray]:
-        """Return the rows in memory and their slices; called only if there are few rows."""
+        """Return the rows in memory and the slice of each row; called only if `are_few` returns True."""
 
     def row_keys(self) -> Keys:
         """Hash of every row's logits, (n,)."""
@@ -68,7 +74,7 @@ class FoldRows(Protocol):
 
 
 def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
-    """Fold of each row, (n,), for every kind of source.
+    """Fold of each row, (n,).
 
     Parameters
     ----------
@@ -79,12 +85,13 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
     Notes
     -----
-    The following applies if there are no fold groups; otherwise see `deal_groups`.
+    The following applies if there are no fold groups; otherwise see `deal_groups`. Rows are called tied if
+    they have equal logits. By default, a slice contains the rows with one predicted class.
 
     If there are few rows (up to 131,072, with fewer than 4,194,304 logits), the rows of each slice are sorted
     by content and shuffled, but tied rows stay together. They are then dealt out to the folds in turn, so
-    that every slice is spread evenly over the folds. If there are more rows, a hash of its logits determines
-    the fold of a row, and only tied rows are dealt out in turn.
+    that every slice is spread evenly over the folds. If there are more rows, the fold of a row is determined
+    by a hash of its logits, and only tied rows are dealt out in turn.
 
     Folds are not stratified by correctness. If a slice had the same accuracy in every fold, the test rows
     would share the sampling error of the training rows, and a fit to that error would seem to improve the
@@ -109,7 +116,8 @@ class RowContent(NamedTuple):
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # row indices -> hashes that depend on the order of the columns
+    # Maps indices of rows to hashes of these rows. Unlike the keys, they depend on the order of the columns.
+    columns: Callable[[IntArray], Keys]
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -121,8 +129,8 @@ class RowContent(NamedTuple):
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
     """Fold of each row from its key (a hash of its logits), (n,).
 
-    Several rows with the same key are dealt out to the folds in turn, one predicted class after the other.
-    They start at the fold that the key determines.
+    A row whose key is unique gets the fold from `draw_folds`. Several rows with the same key are dealt out to
+    the folds in turn, one predicted class after the other. The first of them gets the fold from `draw_folds`.
     """
     fold = draw_folds(keys, n_folds, salt)
     repeated = repeated_keys(keys)
@@ -177,11 +185,11 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
 def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others, or 0 if rows with equal logits may be different samples.
 
-    A copy has the same label as the original. The labels of different samples with equal logits (ties) differ
-    about as often as two draws from the predicted probabilities ``softmax(α z)``. Rows with equal logits are
-    considered copies if at least 30 differences between labels are expected for ties, but at most 2% of the
-    expected number occur. `alpha` is a function that returns α. It is called only if some rows have equal
-    logits.
+    A copy has the same label as the original. The labels of different samples with equal logits differ about
+    as often as two draws from the predicted probabilities ``softmax(α z)``. The number of differences that is
+    expected of different samples is computed as a lower bound. Rows with equal logits are considered copies
+    if this number is at least 30, but at most 2% of it occur. `alpha` is a function that returns the inverse
+    temperature α. It is called only if some rows have equal logits.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -223,7 +231,10 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
 
 
 def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
-    """Rank of each row's slice, (n,); slices are sorted by size, then by largest margin, then by content."""
+    """Rank of each row's slice, (n,); slices are sorted by size, then by largest margin, then by content.
+
+    The margin of a row is the log-odds of its predicted class.
+    """
     largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
     np.maximum.at(largest, ids, margin)
     np.add.at(content, ids, keys)

@@ -1,4 +1,4 @@
-"""64-bit hashes of rows, for folds and fingerprints; all kinds of sources use the same hashes."""
+"""64-bit hashes of rows, for folds and fingerprints; they are the same on a device and in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Models of soft labels, which are distributions, and of noisy labels, which may be wrong.
 
 The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. The function ``pull``
-depends on what is known about the true class. For a certain label y, ``pull(u) = u_y``. For soft labels q,
+depends on what is known about the true class. If this is the label y, ``pull(u) = u_y``. For soft labels q,
 ``pull(u) = q · u``. For a noisy label ỹ, ``pull(u) = log Σ_j e^{u_j} T[j, ỹ]``, where ``T[j, ỹ]`` is the
 probability of the label ỹ if the true class is j. The loss is then the NLL of the observed label,
 ``−log (p T)_ỹ``.
@@ -36,8 +36,9 @@ class Correctness:
 
     Attributes
     ----------
-    share : (n,) estimate of a number that is 1 if the prediction is correct, and 0 if it is wrong
-        For certain labels, it is this number. For soft labels, it is the probability of the predicted class.
+    share : (n,) 1 if the prediction is correct and 0 if it is wrong, or an estimate of this number
+        For soft labels, it is the probability of the predicted class. For noisy labels, it may be an unbiased
+        estimate, which can lie outside [0, 1].
     if_correct, if_wrong : (n,) log-likelihood of the observed label if the prediction is correct, and if not
     """
 
@@ -55,10 +56,7 @@ class Correctness:
         if self.share is not None:
             return self.share * v, self.share
         if self.if_correct is None or self.if_wrong is None:
-            raise ValueError(
-                "share must be an array if if_correct or if_wrong is None, got None; pass share, or both "
-                "if_correct and if_wrong"
-            )
+            raise ValueError("share must be an array, got None; pass share, or both if_correct and if_wrong")
         return np.logaddexp(v + self.if_correct, self.if_wrong), expit(v + self.if_correct - self.if_wrong)
 
     def curvature(self, derivative: Float) -> Float:
@@ -71,7 +69,10 @@ class LabelModel(Protocol):
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the pull is curved, so that it reduces the curvature of the loss."""
+        """Whether the labels are noisy.
+
+        If so, the pull is curved, which reduces the curvature of the loss.
+        """
 
     def take(self, index: IntArray | slice) -> Self:
         """Return the model of the rows at `index`."""
@@ -91,15 +92,15 @@ class LabelModel(Protocol):
     def unbiased(self) -> Float:
         """Unbiased estimates (n, K) of the one-hot vectors of the true classes.
 
-        They are the soft labels. For a noisy label ỹ, the estimate is row ỹ of ``T⁻¹``, which can contain
-        negative numbers.
+        Soft labels are their own estimates. For a noisy label ỹ, the estimate is row ỹ of ``T⁻¹``, which can
+        contain negative numbers.
         """
 
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
         """Return what is known about whether `guess` (n,) is correct.
 
-        If a guess is wrong, the probabilities of the other classes are proportional to ``exp(z)``, where `z`
-        (n, K) are the logits.
+        For noisy labels, the probabilities of the other classes, given that a guess is wrong, are assumed to
+        be proportional to ``exp(z)``, where `z` (n, K) are the logits.
         """
 
 
@@ -194,7 +195,7 @@ class NoisyLabels:
         mean, square, cube = (np.multiply(weight, d, out=weight) @ ones / total for _ in range(3))
         var = np.maximum(square - mean * mean, 0)
         result = np.stack([np.log(total), mean, var, cube - mean * (square + 2 * var)])
-        if vanishing.size:  # the observed label is impossible for the likely classes
+        if vanishing.size:  # for all likely true classes, the observed label is nearly impossible
             result[:, vanishing] = self.take(vanishing)._exact_moments(d[vanishing], alpha[vanishing])
         pull, mean, var, skew = result
         return pull, mean, var, skew
@@ -242,9 +243,9 @@ def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
 def positive_or(hessian: Float, pulled: Float) -> Float:
     """``hessian − pulled`` where this matrix is positive semidefinite, otherwise `hessian`, (..., p, p).
 
-    The loss of noisy labels is a difference of two convex functions, which have these Hessians. The first
-    Hessian alone gives the Newton steps of an EM algorithm, which are safe but slow. Near a minimum, the
-    difference makes convergence faster.
+    The loss of noisy labels is a difference of two convex functions with the Hessians `hessian` and `pulled`.
+    Newton steps with `hessian` alone are those of an EM algorithm, which are safe but slow. Near a minimum,
+    steps with the difference converge faster.
     """
     difference = hessian - pulled
     values = np.linalg.eigvalsh(difference)

@@ -1,8 +1,8 @@
 """Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
 
 `Inputs` describes how x is computed. The diagonal entries of D, its off-diagonal entries and the biases b
-form three groups of parameters, each with its own penalty. A curve can be added to the result for each class:
-a smooth function of the log-odds of that class. The coefficients of the curves form three more groups.
+form three groups of parameters, each with its own penalty. A curve can be added to the logit of each class: a
+smooth function of the log-odds of that class. The coefficients of the curves form three more groups.
 Unless the labels are noisy, the NLL is convex in all parameters.
 
 With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
@@ -61,18 +61,18 @@ MASK = 1e4  # a class is masked if its logit is further than this below the maxi
 
 _MAX_DENSE = 20  # largest number of classes for which full Hessians are used
 _MAX_FULL = 150  # largest number of classes for which every entry of D is a parameter
-_MAX_MATMUL = 400  # largest number of classes for which a full D is faster than a sparse one
+_MAX_MATMUL = 400  # largest number of classes for which a dense array for D is faster than a sparse one
 _N_CONFUSED = 16  # off-diagonal parameters in each row of D if there are more than _MAX_FULL classes
-# Rows are processed in blocks. Each constant is the number of elements of the largest temporary array that a
-# block needs.
+# Rows are processed in blocks. Each of the next three constants is the approximate number of elements of the
+# largest array with data of the rows that a block needs.
 _BLOCK = 1 << 17  # small enough for the arrays of a block to stay in the cache
 _HESSIAN_BLOCK = 1 << 18  # for full Hessians: larger than _BLOCK, since a (p, p) matrix is added per block
-_SPARSE_BLOCK = 1 << 20  # for sparse D: larger than _BLOCK, since each block loops over classes in Python
+_SPARSE_BLOCK = 1 << 20  # for sparse D: larger than _BLOCK, since each block needs a Python loop over classes
 _MAX_STORED = 1 << 24  # x and the curve features are stored if they have at most this many elements in total
 _MAX_TASKS = 32  # maximum number of parallel tasks; it limits memory, since every task has its own sums
-# A search estimates how much the mean loss can still decrease, relative to max(1, mean loss). It ends when
-# this estimate is at most _CONVERGED. A warning is issued if the search fails with an estimate above
-# _MAX_DECREASE, unless its tolerance is at least as large.
+# An L-BFGS search estimates how much the mean loss can still decrease, relative to max(1, mean loss). It ends
+# as soon as this estimate is at most _CONVERGED. A warning is issued if the search with Hessian blocks fails
+# with an estimate above _MAX_DECREASE, unless the requested tolerance is _MAX_DECREASE or more.
 _CONVERGED = 1e-12
 _MAX_DECREASE = 1e-6
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
@@ -94,8 +94,9 @@ class Inputs:
     ----------
     alpha : inverse temperature α
     limit : largest allowed distance of an entry of α z from the maximum of its row
-        Entries further below are raised to this distance. A fit to n rows uses at most ``log(K n)``: it
-        cannot distinguish probabilities below ``1/(K n)``, and very low logits would dominate it.
+        Entries further below are raised to this distance. A fit to n rows (their effective number, if they
+        are weighted) uses at most ``log(K n)``: it cannot distinguish probabilities below ``1/(K n)``, and
+        very low logits would dominate it.
     center : constant that is subtracted from each row: its mean ("mean") or its ``log Σ exp`` ("logsumexp")
         With "logsumexp", x are log-probabilities.
     """
@@ -148,8 +149,8 @@ class MatrixModel:
         """Return a model for the rows of `source`, with curves if `has_curves` is true.
 
         With up to 150 classes, every entry of D is a parameter. With more, the parameters in a row of D are
-        the diagonal entry and those of the 16 classes with which its class is confused most. The knots of the
-        curves are placed at quantiles of the log-odds of the rows.
+        the diagonal entry and those of the 16 classes with which its class is confused most. Each curve has a
+        knot at 0; its other knots are placed at weighted quantiles of the log-odds of the rows.
         """
         n_classes = source.n_classes
         features = CurveFeatures.of(source, inputs, inputs.limit) if has_curves else None
@@ -324,8 +325,8 @@ class _ManyClasses:
     ) -> _Failure | None:
         """Run L-BFGS from `theta`; return None if it converges, otherwise a description of the failure."""
         penalty = np.where(np.isfinite(goal.precision), goal.precision, 0.0)
-        # Parameters without curvature, such as those of a class that is always masked, have no effect and
-        # stay 0.
+        # Parameters with neither curvature nor penalty have no effect and stay 0. An example is the bias of a
+        # class that is always masked, if biases are not penalised.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
         decrease = np.inf  # estimated remaining decrease of the mean loss, divided by max(1, mean loss)
@@ -389,7 +390,7 @@ class _Goal:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A search that ended early: how much the loss could still decrease, and the solver's message.
+    """A search that did not converge: how much the loss could still decrease, and the solver's message.
 
     `decrease` is the estimated decrease of the mean loss, divided by ``max(1, mean loss)``.
     """
@@ -428,8 +429,8 @@ class _Block:
     def information(self, row: _Predictions) -> Float:
         """Fisher information of every row about the logit of every class, (K, n).
 
-        For certain and soft labels, this is the curvature ``p (1 − p)`` of the loss. For noisy labels, it is
-        the expected curvature, because the actual curvature can be negative. The expectation is over the
+        Unless labels are noisy, this is the curvature ``p (1 − p)`` of the loss. For noisy labels, it is the
+        expected curvature, because the actual curvature can be negative. The expectation is over the
         observed labels j, which have the probabilities ``π = p T``. For class i, it is
         ``p_i² (Σ_j T_ij² / π_j − 1)``, the variance of the posterior probability ``p_i T_ij / π_j``.
         """
@@ -478,7 +479,8 @@ class _Predictions:
     ----------
     p : (K, n) probabilities
     nll : (n,) NLL
-    q : (K, n) probabilities of the true classes given the soft or noisy labels, or None for certain labels
+    q : (K, n) probabilities of the true classes given the soft or noisy labels
+        It is None if the labels are the true classes.
     """
 
     p: Float
@@ -601,7 +603,10 @@ class _Sums(_Statistic):
 
 
 class _Diagonal(_Statistic):
-    """Diagonal of the Hessian, (K, q); for noisy labels, an upper bound, since the pull is ignored."""
+    """Diagonal of the Hessian, (K, q).
+
+    For noisy labels, it is an upper bound, since the pull (see `label_models`) is ignored.
+    """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros(self.model.shape),)
@@ -613,8 +618,8 @@ class _Diagonal(_Statistic):
 class _BlockSums(_Statistic):
     """Diagonal blocks of the Hessian, one per class, (K, q, q).
 
-    For noisy labels, the expected Hessian is used. To save time, each class leaves out the rows whose
-    curvature is far below the mean of the rows that are processed together.
+    For noisy labels, the expected Hessian is used. To save time, the block of a class leaves out the rows
+    whose curvature is far below the mean curvature of the rows that are processed together.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:

@@ -1,14 +1,15 @@
-"""Fits of one or two parameters to noisy labels, with a correction of the bias towards the cleaner classes.
+"""Correction of the bias in fits of one or two parameters to noisy labels.
 
 One temperature cannot suit all classes. Fitted to clean labels, it is the best compromise for all rows. The
 maximum of the likelihood of noisy labels is a different compromise: the labels of very noisy classes contain
 little information, so these classes have little influence.
 
-The loss of the true labels has an unbiased estimate. Let ``T[j, y]`` be the probability of the observed label
-y given the true class j. The estimate replaces the one-hot vector of the observed label y with row y of T⁻¹.
-Its minimiser converges to the best compromise for all rows, but it has a larger variance than the maximum of
-the likelihood, sometimes a much larger one. `combine` therefore mixes the two, with weights that depend on
-how clearly they differ.
+From noisy labels, the loss for the true labels can be estimated without bias. Let ``T[j, y]`` be the
+probability of the observed label y given the true class j. The estimate, called the unbiased loss, replaces
+the one-hot vector of the observed label y with row y of T⁻¹. The minimiser of the unbiased loss converges to
+the best compromise for all rows. However, it has a larger variance than the maximum of the likelihood,
+sometimes a much larger one. `combine` therefore mixes this minimiser and the maximum of the likelihood, with
+weights that depend on how clearly they differ.
 
 References
 ----------
@@ -76,9 +77,9 @@ def combine(likelihood: Estimate, unbiased: Estimate) -> Combination:
     estimate follows from the influence of every row on both. Distances are measured with the Hessian of the
     unbiased loss.
 
-    If the maximum of the likelihood has the weight ``V / (bias² + V)``, the mean squared error is smallest.
-    The weight used here is ``min(1, 2 V / d²)``: unless d² exceeds 2 V, the difference does not count as a
-    bias, and the result is the maximum of the likelihood.
+    The mean squared error is smallest if the maximum of the likelihood has the weight ``V / (bias² + V)``. On
+    average, d² is about ``bias² + V``, so ``V / d²`` estimates this weight. The weight used here is twice as
+    large, but at most 1. The result is therefore the maximum of the likelihood itself unless d² exceeds 2 V.
     """
     step = unbiased.theta - likelihood.theta
     efficient, robust = likelihood.influence(), unbiased.influence()

@@ -190,7 +190,8 @@ def _pulls(
 def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
     """Sum of the values of every slice, in float64.
 
-    The shape is (S,), where S is `n_slices`. If `ids` contains numbers of S or more, their sums follow.
+    The shape is (S,), where S is `n_slices`. If `ids` contains numbers of S or more, the result is longer and
+    also contains the sums for these numbers.
     """
     return np.asarray(np.bincount(ids, values, n_slices), np.float64)
 
@@ -238,7 +239,8 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
         e = below_top(z[part], top[part])
         _temper(e, alpha[part], out=e)
         np.exp(e, out=e)
-        # The predicted class has e = 1. If no other class is close to 1, the division cannot cause a tie.
+        # For the predicted class, e is 1. If e is not close to 1 for any other class, the division cannot
+        # cause a tie.
         unique = np.count_nonzero(e > near_tie) == len(e)
         e /= e.sum(axis=1, keepdims=True)
         out[part] = e if unique else keep_decision(e, guess[part])

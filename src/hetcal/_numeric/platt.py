@@ -18,7 +18,7 @@ from hetcal._warnings import quiet
 __all__ = ["fit_platt"]
 
 _POSITIVE = 100.0  # added to the mean unbiased loss, since the solver expects positive losses
-_STATIONARY = 1e-6  # at a minimum, the mean slope must be at most this
+_STATIONARY = 1e-6  # at a minimum, no mean slope may be larger than this in absolute value
 _CURVED = 1e-10  # at a minimum, the smaller eigenvalue of the Hessian must exceed this times the larger one
 
 
@@ -26,7 +26,7 @@ def fit_platt(source: Source) -> tuple[Float, float]:
     """Fit slope and intercept (2,) to all rows; return them and the minimum of the summed loss.
 
     For noisy labels, the maximum of the likelihood is corrected for its bias (see `noise_bias`). The returned
-    loss is that before the correction.
+    loss is the minimum before the correction.
     """
     family = PlattFamily()
     evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
@@ -40,8 +40,8 @@ def fit_platt(source: Source) -> tuple[Float, float]:
 def _reduce_bias(source: Source, likely: Float) -> Float:
     """Combine the maximum of the likelihood `likely` (2,) with the minimiser of the unbiased loss.
 
-    If the unbiased loss has no minimum, `likely` is returned. If it has one but `likely` is not a minimum of
-    its own loss, the minimiser of the unbiased loss is returned.
+    If the unbiased loss has no minimum, `likely` is returned. If it has one but the NLL has no minimum at
+    `likely`, the minimiser of the unbiased loss is returned.
     """
     rows = source.in_memory("noisy labels").rows_in_slices()
     if not isinstance(rows.label_model, NoisyLabels):

@@ -25,7 +25,7 @@ __all__ = [
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 17  # logits processed at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
-FAR = 100.0  # in the mean of a row, logits further below the maximum than this count as this far below it
+FAR = 100.0  # logits further than this below the row maximum count as this far below it in the row mean
 
 
 def normalise_weights(w: Float) -> Float:

@@ -17,7 +17,8 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
     Parameters
     ----------
-    share : (n, K) shares of the other classes, zero for the predicted one; rows sum to 1
+    share : (n, K) shares of the other classes in the remaining probability ``1 − c``; rows sum to 1
+        The share of the predicted class is zero.
     c : (n,) confidence in the predicted class, at least 1/K
     n_classes : K
 

@@ -31,7 +31,7 @@ __all__ = [
 # could overflow.
 MAX_LOGIT = 1e30
 FARTHEST = -MAX_LOGIT  # lower limit of d = z − max z, so that α d stays finite in float32 for α up to 1e8
-MIN_EXPONENT = -120.0  # smaller x in 2^x are raised to this, since 2^-120 is negligible compared with 1
+MIN_EXPONENT = -120.0  # in 2^x, smaller x are raised to this, since 2^-120 is negligible compared with 1
 _BLOCK = 1 << 20  # elements of a float64 block: 8 MiB
 NARROW = 64  # rows with fewer classes are short: compiled passes process several of them at once
 
@@ -175,7 +175,7 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None, label_model: Label
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
-    """``z − max z``, where `top` (n,) contains the row maxima, clipped to at least `FARTHEST`.
+    """``z − max z``, clipped to at least `FARTHEST`; `top` (n,) contains the row maxima.
 
     Without clipping, huge logits would give −inf, and −inf · 0 is nan.
     """

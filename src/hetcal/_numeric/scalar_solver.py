@@ -1,8 +1,8 @@
 """Minimise many convex functions of one variable, separately or with all minimisers within Γ of a centre.
 
-Each slice k has a convex loss ``L_k(α)``. All slices take their steps together: one call of `evaluate` is one
-pass over the rows of the slices that have not converged. A pass computes three derivatives, so the solvers
-can take Halley steps, which converge cubically.
+Each slice k is a set of rows with the loss ``L_k(α)``, which is assumed to be convex. All slices take their
+steps together: one call of `evaluate` is one pass over the rows of the slices that have not converged. A pass
+computes three derivatives, so the solvers can take Halley steps, which converge cubically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Evaluate = Callable[[Float, IntArray], Derivatives]
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # longest step, in log α
 _LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
-_CONVERGED = 1e-7  # `couple` stops at this relative precision of α₀ even if the set of clipped slices changes
+_CONVERGED = 1e-7  # `couple` always stops at this relative precision of the centre
 _NO_STEP = 1e-12  # steps in log α up to this length are rounding errors
 
 
@@ -131,9 +131,9 @@ def couple(
             break
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
-        # If the set of clipped slices changes, the curvature jumps and the step may be far too long or too
-        # short. Unless it is negligible, a short step is therefore accepted as the last one only if this set
-        # stays the same.
+        # If the set of clipped slices changes, the curvature jumps, and the step may be far too long or too
+        # short. A step within the tolerance is therefore the last one only if this set stays the same. A
+        # negligible step is always the last one.
         settled = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
         if settled or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))
@@ -184,7 +184,7 @@ def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDAr
     gradient, curvature, third = derivatives
     slope = a * curvature  # derivative of the gradient with respect to log α
     with np.errstate(invalid="ignore", over="ignore"):
-        # Where there is no curvature, the step is infinite until it is clipped to _LONGEST_STEP below.
+        # If the curvature is not positive, the step is infinite until it is clipped to _LONGEST_STEP below.
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
         # Halley's method divides the Newton step by 1 + newton · change / 2, where change = d log slope / d
         # log α.

@@ -1,10 +1,10 @@
 """Empirical Bayes: parameters of many slices, shrunk towards a common centre.
 
-The parameters of every slice have the same normal prior. Its mean, the centre, and its covariance are
-estimated from all slices by EM with Laplace's approximation. Every slice receives its posterior mode. This
-mode is close to the optimum of the slice's own loss if the slice has many rows, and close to the centre if it
-has few. The centre itself has a weak prior around the identity map, which has a noticeable effect only if
-there are few rows or hardly any misclassified rows.
+Slices are disjoint sets of rows. The parameters of every slice have the same normal prior. Its mean, the
+centre, and its covariance are estimated from all slices by EM with Laplace's approximation. Every slice
+receives its posterior mode. This mode is close to the optimum of the slice's own loss if the slice has many
+rows, and close to the centre if it has few. The centre itself has a weak prior around the identity map, which
+has a noticeable effect only if there are few rows or hardly any misclassified rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INITIAL_VARIANCE = 0.05  # initial variance between slices, on the scale of log
 _INITIAL_SLICES = 2.0  # in every update, the initial variance has the weight of this many slices
 _MIN_VARIANCE = 1e-6
 _MAX_ROUNDS = 200
-_INNER_TOLERANCE = 1e3  # factor that loosens the tolerances of the optimisation within a round
+_INNER_TOLERANCE = 1e3  # factor that loosens the tolerances of the optimisation within a round of EM
 _CENTRE_STD = 2.0  # prior standard deviation of the centre around the identity map
 _CONVERGED = 1e-4
 
@@ -61,13 +61,13 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
     evaluate = LastEvaluation(evaluate, n, p)  # stores the last results, which are needed again
     all_slices = np.arange(n)
     weak = np.eye(p) / _CENTRE_STD**2  # precision of the weak prior of the centre
-    # The optimisation of a round may stop early because of rounding or overflow. No warning is needed then,
-    # as the next round continues from there.
+    # The optimisation within a round of EM may stop early because of rounding or overflow. No warning is
+    # needed then, as the next round continues from there.
     with quiet(RuntimeWarning), np.errstate(all="ignore"):
         centre, _ = minimise_pooled(_penalised(evaluate, start, weak / n), _INNER_TOLERANCE * mass, start)
         theta = np.tile(centre, (n, 1))
-        # Covariance of parameters that changes the log-odds about as much as a variance of 1 of the
-        # intercept, which is the last parameter
+        # Parameters with the covariance `unit` change the log-odds about as much as an intercept with
+        # variance 1. The intercept is the last parameter.
         curvature = evaluate(theta, all_slices)[2].sum(axis=0) + weak
         unit = _inverse(curvature / curvature[-1, -1])
         initial, least = _INITIAL_VARIANCE * unit, _MIN_VARIANCE * unit
@@ -91,7 +91,7 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 def _inverse(a: Float) -> Float:
     """Inverse of matrices (..., p, p) whose diagonals are increased by a tiny fraction.
 
-    Without this increase, the Hessian of a slice in which all rows are equal would have no inverse.
+    Without this increase, rounding could make a matrix singular, for example if all rows of a slice are equal.
     """
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)

@@ -53,8 +53,8 @@ _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _STATISTIC_ELEMENTS = 1 << 17  # logits per block in `sum_rows`, or more to limit the number of blocks
 _MAX_STATISTICS = 32  # maximum number of blocks in `sum_rows`
-_FLAT = 1e-11  # if divided by the total weight, slopes and curvatures below this are rounding errors
-_LEAST_SHARE = 0.01  # `with_certain_labels` leaves out classes of smaller probability in most rows
+_FLAT = 1e-11  # slopes and curvatures below this per unit of weight are rounding errors
+_LEAST_SHARE = 0.01  # `with_certain_labels` usually leaves out classes with a smaller probability
 _CHUNK_ROWS = 1 << 16  # number of rows processed at once; `heldout_loss` uses more if there are few classes
 
 
@@ -168,7 +168,7 @@ class Source(Protocol):
         """
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether some label in each slice has a logit below the maximum of its row, (S,).
+        """For each slice, whether the logit of some row's label is below the maximum of the row, (S,).
 
         Without label noise, the loss of such a slice grows for large α, so its best α is finite, whereas the
         loss of any other slice decreases for all α or is constant. Every class with a positive probability
@@ -176,7 +176,11 @@ class Source(Protocol):
         """
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of other rows and may be in different folds; 0 if unknown."""
+        """Number of rows that are copies of other rows; 0 if it is unknown or if there are fold groups.
+
+        The inverse temperature `alpha` helps to distinguish copies from different samples with equal logits;
+        see :func:`hetcal._numeric.folds.count_repeats`.
+        """
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """First three derivatives in α of the NLL of each slice in `active`, at `alpha` (S,), in one pass."""
@@ -185,7 +189,7 @@ class Source(Protocol):
         """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over blocks of all rows that are in a slice."""
+        """Apply `statistic` to blocks of the rows that are in a slice, and return the summed results."""
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
@@ -201,10 +205,10 @@ class Source(Protocol):
         """Return a small sample of the rows for an initial guess, or None if there are few rows."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return some of the rows in memory: about `n_rows`, or the number that is easiest to provide."""
+        """Copy some rows to memory and return them: about `n_rows`, or as many as are easy to provide."""
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
-        """Return about one in `n_parts` rows in memory, or all rows if `n_parts` is 1.
+        """Copy about one in `n_parts` rows to memory, or all rows if `n_parts` is 1, and return them.
 
         The sample is one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds` without fold groups.
         It is the same for rows in memory and in blocks, and for every order of the rows. For rows on a
@@ -268,7 +272,7 @@ class MemorySource:
         return type(self)(self.rows, self.groups, self.fold_groups, ids=ids, n_slices=n_slices)
 
     def pooled(self) -> MemorySource:
-        """Return the same rows as one slice."""
+        """Return all rows as one slice, without their groups and fold groups."""
         return MemorySource(self.rows, ids=np.zeros(len(self.ids), np.uint8), n_slices=1)
 
     def transform(self, function: LogitsFunction) -> MemorySource:
@@ -279,8 +283,8 @@ class MemorySource:
     def with_certain_labels(self) -> MemorySource:
         """Replace soft labels with certain labels: one row per class, weighted by its probability.
 
-        Classes with a probability below 1%, or below half of the row's largest probability if that is less,
-        are left out. The other probabilities of the row are rescaled to sum to 1. The rows that replace one
+        Classes with a probability below ``min(0.01, m/2)`` are left out, where m is the row's largest
+        probability. The other probabilities of the row are rescaled to sum to 1. The rows that replace one
         row stay in the same fold. If the labels are not soft, this source itself is returned.
         """
         labels = self.rows.label_model
@@ -345,11 +349,11 @@ class MemorySource:
         return np.asarray((decreasing & uneven)[: self.n_slices])
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether some label in each slice has a logit below the maximum of its row, (S,); see `Source`."""
+        """For each slice, whether some label has a logit below the row maximum, (S,); see `Source`."""
         return self._has_finite_optimum
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of other rows and may be in different folds."""
+        """Number of rows that are copies of other rows, or 0 if there are fold groups; see `Source`."""
         return 0 if self.fold_groups is not None else count_repeats(self.rows, lambda: alpha)
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
@@ -380,7 +384,7 @@ class MemorySource:
 
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over blocks of all rows that are in a slice, in parallel."""
+        """Apply `statistic` to blocks of the rows that are in a slice, in parallel; return the summed results."""
         rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]

@@ -36,7 +36,7 @@ Bounds = tuple[float, float]
 DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # smallest and largest α, unless the user sets other bounds
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
-_NO_SLOPE = 1e-9  # a sum of slopes below this fraction of the sum of absolute slopes is a rounding error
+_NO_SLOPE = 1e-9  # sums of slopes below this fraction of the sum of absolute slopes are rounding errors
 _ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is about its cube
 
 
@@ -253,7 +253,7 @@ def _estimate(rows: Rows, alpha: float, slopes: Float, curvatures: Float) -> Est
 
 
 def _errors(solution: SliceSolution) -> Float:
-    """Standard errors of α, (S,): ``1/√curvature``, or infinite at a bound and without curvature."""
+    """Standard errors of α, (S,): ``1/√curvature``, or infinite at a bound or without positive curvature."""
     defined = ~solution.at_bound & (solution.curvature > 0)
     return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
@@ -271,7 +271,8 @@ def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = 
         pooled, pooled_at_bound, pooled_error = _reduce_bias(
             source, bounds, pooled, pooled_at_bound, pooled_error
         )
-    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or whose logits are all equal
+    # slices without rows, or in which the logits of every row are all equal
+    constant = ~separable & ~source.has_finite_optimum()
     evaluate: Evaluate = source.evaluate
     if with_pseudo_rows and _is_noisy(source):
         evaluate, weight = _add_pseudo_rows(source, pooled)
@@ -286,12 +287,12 @@ def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = 
 
 
 def _add_pseudo_rows(source: Source, pooled: float) -> tuple[Evaluate, Float]:
-    """Add up to one pseudo-row to each slice; return the evaluator of these slices and the weights (S,).
+    """Add a pseudo-row to each slice; return the evaluator of these slices and the pseudo-rows' weights.
 
     If noise can explain all errors in a slice, the likelihood of the slice hardly limits α. The pseudo-row
     represents the average row of the slice. Its soft label consists of the probabilities at the inverse
-    temperature `pooled`. Its weight is the expected number of wrong labels if all predictions were correct,
-    but at most 1; it is therefore 0 in slices without noise.
+    temperature `pooled`. Its weight is the expected weight of the wrong labels if all predictions were
+    correct, but at most 1. It is therefore 0 in slices without noise.
     """
     memory = source.in_memory("noisy labels")
     rows, n_slices = memory.rows, memory.n_slices
@@ -390,13 +391,13 @@ def _posterior_mode(
         first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
         slope = first + (np.log(a) - mu) / tau2  # derivative in log α
         curvature, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
-        # As a function of log α, the loss is not convex far below its minimiser, where `first` is negative.
-        # `safe` leaves out a negative `first`, and replaces `curvature` where that is less than half as
-        # large.
+        # Far below its minimiser, the loss may not be convex in log α, because `first` is negative there.
+        # `safe` is the curvature without the negative `first`. It replaces `curvature` where `curvature` is
+        # at most half as large as `safe`.
         convex = curvature > safe / 2
         curvature = np.where(convex, curvature, safe)
         change = np.where(convex, third + 3 * second + first, 0.0)
-        # The solver expects derivatives in α, although it takes steps in log α.
+        # For these values, the solver takes the Halley steps of `slope` as a function of log α.
         return slope / a, curvature / a**2, (change - curvature) / a**3
 
     def penalised(alpha: Float, active: IntArray) -> Derivatives:

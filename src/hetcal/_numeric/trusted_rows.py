@@ -294,10 +294,11 @@ def _update_shares(trusted_count: Float, count: Float, concentration: float) -> 
 
 
 def _concentration(count: Float) -> float:
-    """Concentration of the Dirichlet prior with the largest evidence, given counts of trusted pairs (K, K).
+    """Concentration of the Dirichlet prior of the shares of the wrong labels, estimated by its evidence.
 
-    The result is infinite, which means equal shares, unless the largest evidence is clearly larger than that
-    of equal shares.
+    `count` (K, K) has the number of trusted rows for every pair of a true and an observed class. The result
+    is the candidate with the largest evidence. It is infinite, which means that all wrong labels are equally
+    likely, unless this evidence is clearly larger than that of equally likely wrong labels.
     """
     n_classes = len(count)
     wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)

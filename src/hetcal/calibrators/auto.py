@@ -50,7 +50,7 @@ THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final st
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if `_trust` is 1, its maximum
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
 _MIN_FREE_WEIGHT = 0.1  # this limit applies instead if the default candidates may change decisions
-_SIMPLE_ROWS = 2.0  # rows that the prior counts as for the candidate "TS", if decisions are kept
+_SIMPLE_ROWS = 2.0  # weight of the prior of "TS", in rows; only for default candidates that keep decisions
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -177,7 +177,8 @@ class AutoCalibrator(Calibrator):
 
     Notes
     -----
-    If no row is misclassified, the default candidates are only the identity and one temperature. Otherwise,
+    If no row is misclassified (with `transition`: if the estimated number of errors is not positive), the
+    default candidates are only the identity and one temperature. Otherwise,
     with ``keep_decision=True``, they are the identity, one temperature, shrunk class-wise temperatures, and
     the following, all of which preserve decisions:
 
@@ -208,8 +209,8 @@ class AutoCalibrator(Calibrator):
 
     With default candidates, ``combine="stack"`` and ``keep_decision=True``, a final class-wise Platt step
     corrects the mixture if the gain over one temperature exceeds its standard error. This step is fitted on
-    out-of-fold predictions and shrunk towards the identity. It is left out if a group has no out-of-fold
-    predictions.
+    out-of-fold predictions and shrunk towards the identity. It is left out if there are no
+    out-of-fold predictions or, with `groups`, if one of the groups has none.
     """
 
     _unsaved = ("candidates",)  # predictions need only `best_`

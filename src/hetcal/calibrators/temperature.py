@@ -189,10 +189,10 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
     Notes
     -----
     With `transition`, noise may explain all errors in a class, and its labels then hardly limit α. For
-    Γ > 0, the loss of every class with noise therefore includes a pseudo-observation: the mean cross-entropy
-    of the rows of the class relative to their probabilities at the best single temperature. It counts as one
-    row, or less if fewer than one wrong label is expected among the rows of the class. With "bayes", there
-    are no pseudo-observations.
+    Γ > 0, the loss of every class with noise therefore includes a pseudo-observation. It stands for an
+    average row of the class, whose soft label is its vector of probabilities at the best single temperature.
+    It counts as one row, or less if fewer than one wrong label is expected among the rows of the class. With
+    "bayes", there are no pseudo-observations.
 
     Examples
     --------

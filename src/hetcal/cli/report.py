@@ -92,6 +92,11 @@ def report(
             raise ValueError(
                 f"--markdown must be another file than --output, got {str(output)!r} for both; rename one"
             )
+        for option, path in (("--output", output), ("--markdown", markdown)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ValueError(
+                    f"{option} must be in a folder that exists, got {str(path)!r}; create the folder"
+                )
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         result = collect_report(
             data,

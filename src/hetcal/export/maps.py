@@ -396,7 +396,7 @@ class Curve(Map):
 
 @dataclass(frozen=True, eq=False)
 class Steps(Map):
-    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``.
+    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``, or 1/K if that is larger.
 
     The arrays `edges` and `values` have the shapes (m + 1,) and (m,).
     """

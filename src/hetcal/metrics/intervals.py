@@ -94,8 +94,8 @@ def bootstrap(
       triangle inequality, sampling noise adds at most the distance between the observed and the true gaps of
       the bins. ``d`` is the upper quantile of that distance over the resamples, or the upper quantile of the
       noise floor if that is larger. The interval is conservative: it is wide, but its coverage is at least
-      about `level`. For ``signed_gap``, ``d`` is the upper quantile of the resampled minus the estimated gap,
-      but at least 0.
+      about `level`. For ``signed_gap``, ``d`` is the upper quantile of the differences between the
+      resampled gaps and the estimated gap, but at least 0.
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
       intervals, for comparison. They are not reliable for either quantity.
 

@@ -212,8 +212,9 @@ def plan_validation_size(
 
     The rows are shuffled `n_repeats` times. For several sizes m, every method is fitted on the first m rows
     and evaluated on other rows. A curve ``c + a/m`` is fitted to the mean scores of all sizes and
-    extrapolated. If the data require it, the curve also describes a slow or a fast start. Intervals come from
-    a bootstrap of rows and splits.
+    extrapolated. If the data require it, the curve has another parameter for a slow start,
+    ``c + a/(m + m₀)``, or another term for a fast start, ``c + a/m + d·exp(−m/τ)``. Intervals come from a
+    bootstrap of rows and splits.
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""The theory of the paper as code: distributions, closed forms, bounds and numerical checks."""
+"""Theory of calibration by class: distributions, closed forms, bounds and numerical checks.
+
+The theory is that of Zhao, Chen and Oymak, *On the Role of Dataset Quality and Heterogeneity in Model
+Confidence*.
+"""
 
 from hetcal.theory.bounds import (
     BoundTerms,

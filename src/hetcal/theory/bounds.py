@@ -81,8 +81,9 @@ def cts_bound(
 ) -> float:
     """Bound of Theorem 4.1 on the excess loss of class-wise temperature scaling.
 
-    Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the excess loss is at
-    most::
+    The excess loss is the expected loss of the fitted inverse temperatures on new data minus that of the best
+    possible ones. Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the excess
+    loss is at most::
 
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)

@@ -247,7 +247,7 @@ class RareFeature:
 def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -> EventRates:
     """Event probabilities from fits to all data sets that are not extremely unlikely.
 
-    The results are cached, because the computation takes seconds for 10⁵ rows.
+    The results are cached, because a call may compute tens of thousands of fits.
     """
     from scipy import stats  # imported here because the import is slow
 

@@ -10,10 +10,11 @@ __all__ = ["CONFIGS", "COPIES", "grid_of", "launch"]
 #: Number of copies of each sum. Programs add to different copies, so they rarely compete for an address.
 COPIES = 8
 
-#: Launch parameters by kernel and (input channels, output channels), tuned on an H200. ``BLOCK`` is the
-#: number of pixels (or elements) that a program processes at once, ``WINDOW`` the number of neighbouring
-#: pixels that it reads at once, and ``ROWS`` the number of rows of the 3 by 3 filter that it handles.
-#: ``shares`` is the number of programs among which the pixels are divided.
+#: Launch parameters by kernel and (input channels, output channels), tuned on an H200. Where a kernel has no
+#: such number of channels, the key contains 0. ``BLOCK`` is the number of pixels (or elements) that a program
+#: processes at once, ``WINDOW`` the number of neighbouring pixels that it reads at once, and ``ROWS`` the
+#: number of rows of the 3 by 3 filter that it handles. ``shares`` is the number of programs among which the
+#: pixels are divided.
 CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
     "adam": {
         (0, 0): {"BLOCK": 512, "num_warps": 4},
@@ -66,7 +67,8 @@ def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ..
     """Return the grid of a launch.
 
     ``name`` and ``key`` select an entry of :data:`CONFIGS`. ``items`` is the number of pixels, images or
-    elements to divide into blocks. If it is None, ``shares`` in the entry is the number of programs.
+    elements to divide into blocks. If it is None, the pixels are divided among ``shares`` programs, as stated
+    in the entry.
     """
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))

@@ -38,7 +38,7 @@ class FusedSteps:
     ----------
     layout : Layout
     weights : Weights
-        Weights of the run. Their ``grad`` is not used.
+        Weights of the run. ``weights.flat.grad`` is not used.
     inputs, targets : Tensor
         Images (n, side, side, 3) and int64 labels (n,) of an epoch, in training order.
     next_row : Tensor

@@ -319,9 +319,10 @@ class _TopLabel:
         return build.node("Where", self.predicted, level, build.node("Min", others, level))
 
     def _levelled(self, confidence: str) -> str:
-        """Probabilities in which the other classes are mixed with just enough of the uniform distribution.
+        """Probabilities in which no other class overtakes the predicted class.
 
-        The mixture ensures that none of them overtakes the predicted class.
+        If necessary, the shares of the other classes are mixed with the uniform distribution over these
+        classes, with the smallest weight that suffices.
         """
         build, k = self.build, self.build.n_classes
         c = build.node("Max", confidence, build.constant(1 / k))
