@@ -402,6 +402,23 @@ def test_batch_rows_must_be_a_positive_integer(rows):
         Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)
 
 
+def test_changes_to_a_copy_on_write_map_are_read(sample, tmp_path):
+    np.save(tmp_path / "z.npy", sample[0])
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="c")
+    mapped *= 2
+    (batch, *_), *_ = Batches(mapped, sample[1])
+    np.testing.assert_array_equal(batch, 2 * sample[0][: len(batch)])
+
+
+def test_groups_without_weight_are_left_out(sample):
+    z, y, _, _ = sample
+    g, w = np.resize(["a", "b"], len(y)), np.resize([1.0, 0.0], len(y))
+    batches = Batches(z, y, groups=g, sample_weight=w, batch_rows=200)
+    from_batches = hetcal.ClassWiseTemperatureScaling().fit(batches)
+    from_arrays = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=g, sample_weight=w)
+    assert from_batches.groups_ == from_arrays.groups_ == ["a"]
+
+
 def test_batch_rows_need_an_array():
     with pytest.raises(ValueError, match=r"batch_rows must .*unless source is an array, got 7; "):
         Batches(lambda: iter([]), batch_rows=7)

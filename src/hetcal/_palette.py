@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = ["FAINT", "GREY", "INK", "PALETTE"]
 
-# The qualitative palette of Okabe and Ito (2008), which readers with colour vision deficiencies can tell
-# apart. Grey replaces their black, which is too similar to the colour of axes and text.
+# The qualitative palette of Okabe and Ito (2008), whose colours readers with colour vision deficiencies can
+# tell apart. Grey replaces their black, which is too similar to the colour of axes and text.
 PALETTE: Final[dict[str, str]] = {
     "grey": "#999999",
     "blue": "#0072b2",

@@ -17,7 +17,7 @@ _listener: ContextVar[Callable[[int, int], None] | None] = ContextVar("hetcal_pr
 
 @contextmanager
 def listen_to_progress(update: Callable[[int, int], None]) -> Iterator[None]:
-    """Call ``update(completed, total)`` whenever a fit in this context completes a step."""
+    """Call ``update(completed, total)`` whenever a fit in this context reports its progress."""
     token = _listener.set(update)
     try:
         yield

@@ -118,7 +118,7 @@ class TableDisplay:
 
 
 def hidden_classes(n_hidden: int, remedy: str) -> tuple[Note, ...]:
-    """Return a note on the number of classes that a table leaves out, or an empty tuple if it shows all."""
+    """Return a tuple with a note on how many classes a table leaves out; empty if the table shows all."""
     if n_hidden <= 0:
         return ()
     return (Note(f"{n_hidden} more class{'' if n_hidden == 1 else 'es'}; {remedy}"),)

@@ -65,17 +65,20 @@ __all__ = [
 
 T = TypeVar("T")
 
-_MAX_INVERSE = 1e6  # a transition matrix is regarded as singular if its inverse has an entry larger than this
+# A transition matrix counts as singular if an entry of its inverse is larger than this in absolute value.
+_MAX_INVERSE = 1e6
 # Row sums of probabilities may differ from 1 by this much, to allow for rounding to float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to this one
 _MANY_ROWS = 4  # with at least this many rows of logits, it is unlikely that each sums to nearly 1 by chance
-_ENOUGH_ROWS = 20  # with at least this many, it is very unlikely that each sums even roughly to 1 by chance
-_ROUNDED_TOLERANCE = 0.02  # for "roughly 1", since probabilities are often rounded to two decimals
+_ENOUGH_ROWS = 20  # with at least this many rows, it is very unlikely that each sums to roughly 1 by chance
+# Sums of roughly 1 differ from 1 by at most this, since probabilities are often rounded to two decimals.
+_ROUNDED_TOLERANCE = 0.02
 _MAX_WEIGHT = 1e100  # with larger weights, squares of weighted losses could overflow
 
-# Ends of errors that advise callers of the Python functions; code that reads files passes other ends
+# Ends of error messages, with advice for callers of the Python functions. Code that reads files passes other
+# ends.
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
 GIVE_PREDICTED = (
@@ -107,7 +110,7 @@ def check_logits(
     Parameters
     ----------
     logits : (n, K) array-like
-        float16 becomes float32. Other types except float32 become float64.
+        float16 and bfloat16 become float32. Other types except float32 become float64.
     n_classes : expected K, or None
     name : name of the argument in errors
     probs_remedy : end of the error for rows that look like probabilities, which are refused
@@ -174,7 +177,7 @@ def check_labels(
 
     Returns
     -------
-    labels : (n,) int64, in 0..K-1
+    labels : (n,) int64, non-negative, and less than `n_classes` if that is known
     """
     if table is not None:
         labels = labels_by_number(labels, column_names(table), class_names)
@@ -203,7 +206,7 @@ def check_labels(
         row = int(np.argmax((y < 0) | (y >= limit)))
         raise ValueError(
             f"{name} must lie in {_range(n_classes)}, got {y[row]} at row {row}; "
-            "number the classes in the order of the logits' columns"
+            "number the classes in the order of the columns"
         )
     return y.astype(np.int64, copy=False)
 
@@ -228,7 +231,7 @@ def check_soft_labels(
         rows = "n" if n_rows is None else n_rows
         raise ValueError(
             f"{name} must have shape ({rows},) or, for soft labels and counts, ({rows}, {n_classes}), "
-            f"got shape {q.shape}; pass one column per class, in the order of the logits' columns"
+            f"got shape {q.shape}; pass one column per class, in the order of the logits or probabilities"
         )
     refuse_non_finite(q, name)
     with np.errstate(over="ignore"):
@@ -361,9 +364,9 @@ def check_transition(
     if not t[k, k] > others[:, k].max():
         j = int(np.argmax(others[:, k]))
         raise ValueError(
-            f"{name} must have its largest entry of every column on the diagonal, got {t[k, k]:.4g} for "
+            f"{name} must have the largest entry of every column on the diagonal, got {t[k, k]:.4g} for true "
             f"class {k} and {t[j, k]:.4g} for true class {j} in column {k}; check that rows are true classes "
-            "and that no label is more probable for another class than for its own"
+            "and that every label is more probable for its own class than for any other"
         )
     return _refuse_singular(t, name)
 
@@ -400,9 +403,12 @@ def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: s
 
 
 def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, name: str) -> None:
-    """Raise an error if the transition was estimated for other classes, or for the same in another order."""
+    """Raise an error if the transition was estimated for other classes, or for the same in another order.
+
+    There is no error if the names of the classes are unknown or "0", "1", … in order.
+    """
     given = getattr(estimate, "class_names", None)
-    if not isinstance(given, tuple):  # a column of a table may have this name
+    if not isinstance(given, tuple):  # for example, a column `class_names` of a data frame
         return
     if class_names is None or list(given) in (list(class_names), counted_names(len(given))):
         return
@@ -410,8 +416,8 @@ def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, n
         return
     order, found = (printable(", ".join(list(labels)[:9])) for labels in (class_names, given))
     raise ValueError(
-        f"{name} must be estimated for the same classes in the same order, {order}, got {found}; estimate it "
-        "again with the columns in this order"
+        f"{name} must be estimated for the same classes as the scores, in the order {order}, got {found}; "
+        "estimate it again with the columns in the required order"
     )
 
 
@@ -479,8 +485,8 @@ def check_test_rows(
 ) -> tuple[FloatArray, IntArray]:
     """Validate and return the logits and labels of test rows.
 
-    If `class_names` is None and both tables have column names, the columns of `test_logits` are put in the
-    order of those of `logits`.
+    If `class_names` is None, the columns of `test_logits` are put in the order of those of `logits` by name;
+    see :func:`hetcal._columns.column_order`.
     """
     z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
     own_names = _names_of(test_logits, None, n_classes)
@@ -612,8 +618,8 @@ def check_probs(
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Fast path: if no entry is negative and no row sum is near the limit of the tolerance or beyond it, all
-    # checks below would succeed.
+    # Fast path: if no entry is negative and every row sum is within the tolerance, even with rounding errors,
+    # all checks below would succeed.
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = p @ np.ones(p.shape[1], p.dtype)
         np.abs(np.subtract(deviation, 1, out=deviation), out=deviation)
@@ -691,7 +697,10 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def _sum_tolerance(n_rows: int, *, is_double: bool) -> float:
-    """Largest difference between row sums and 1 for which `n_rows` rows are taken for probabilities."""
+    """Largest difference between row sums and 1 for which `n_rows` rows are taken for probabilities.
+
+    `_looks_like_probs` uses a smaller limit for fewer than four rows.
+    """
     if n_rows >= _ENOUGH_ROWS:
         return _ROUNDED_TOLERANCE
     return 1e-6 if is_double else 1e-3
@@ -818,7 +827,10 @@ def choose(table: Mapping[str, T], key: str, name: str) -> T:
 
 
 def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | None:
-    """Validate fold groups (n,) and return the group numbers of the rows `index`. None stays None."""
+    """Validate fold groups (n,) and return the group numbers of the rows `index`. None stays None.
+
+    Cross-validation keeps the rows of a fold group in the same fold.
+    """
     if fold_groups is None:
         return None
     names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[index]
@@ -944,8 +956,8 @@ def check_tensors(
 ) -> TensorSource:
     """Validate tensors on their device and return them as a `TensorSource`.
 
-    The logits stay on the device, except for a few rows. Weights are scaled as in `normalise_weights`, and
-    rows of weight zero are dropped.
+    The logits stay on the device; the check for probabilities copies at most 64 rows to host memory. Weights
+    are scaled as in `normalise_weights`, and rows of weight zero are dropped.
     """
     z, top, guess = check_tensor_logits(logits)
     y, w = _tensor_labels(labels, z), _tensor_weights(sample_weight, z)
@@ -995,7 +1007,7 @@ def check_metric_batch(
     y = target.detach().reshape(-1).to(preds.device).long()
     is_used = None if ignore_index is None else y != ignore_index
     if check_values and len(z):
-        if not math.isfinite(z.sum()):  # check every row, because a sum of finite entries may overflow
+        if not math.isfinite(z.sum()):  # the sum of finite entries may overflow, so check each row
             _refuse_non_finite_tensor(z, "preds")
         if from_probs:
             _refuse_unnormalised_tensor(z)
@@ -1020,7 +1032,7 @@ def _tensor_shape(logits: Any) -> Any:
 
 
 def _refuse_non_finite_tensor(z: Any, name: str = "logits") -> None:
-    """Raise an error that names the first row with NaN or infinity."""
+    """If any entry is NaN or infinite, raise an error that names the first row with such an entry."""
     import torch
 
     for part in chunk_rows(z):
@@ -1047,7 +1059,7 @@ def _refuse_prob_tensor(z: Any, name: str = "logits", remedy: str = _GIVE_PROBS)
 
 
 def _refuse_unnormalised_tensor(p: Any) -> None:
-    """Raise an error that names the first row that is not a distribution over the classes."""
+    """If a row is not a distribution over the classes, raise an error that names the first such row."""
     import torch
 
     for part in chunk_rows(p):
@@ -1064,7 +1076,7 @@ def _refuse_unnormalised_tensor(p: Any) -> None:
 
 
 def _refuse_unknown_targets(y: Any, is_used: Any, n_classes: int) -> None:
-    """Raise an error that names the first row whose target is neither a class nor ignored."""
+    """If a target is neither a class nor ignored, raise an error that names the first such row."""
     import torch
 
     bad = (y < 0) | (y >= n_classes)

@@ -29,7 +29,7 @@ __all__ = [
     "warn_thin_data",
 ]
 
-_MAX_OVERLAP = 0.05  # largest share of the smaller set that may be in both sets without a warning
+_MAX_OVERLAP = 0.05  # largest `share` for which `warn_fitted_rows` does not warn
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
 # One pair for each active context, the innermost first: a warning category, and the list that collects its
@@ -68,7 +68,7 @@ def quiet(category: type[Warning] = CalibrationWarning) -> Iterator[None]:
 
 @contextmanager
 def collect_warnings(category: type[Warning] = CalibrationWarning) -> Iterator[list[str]]:
-    """Yield a list that collects the messages of hetcal's warnings of a category, which are not emitted."""
+    """Collect hetcal's warnings of a category instead of emitting them; yield the list of their messages."""
     messages: list[str] = []
     with _handle(category, messages):
         yield messages
@@ -101,10 +101,11 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
-    """Warn that slices without rows use the shared parameters.
+    """Warn that slices without rows receive shared parameters instead of their own.
 
-    `slices` contains the numbers of these slices, and `name` maps a number to the name of the slice. There is
-    no warning if `slices` is empty.
+    A slice is a set of rows that share parameters, such as the rows of a predicted class. `slices` contains
+    the numbers of the slices without rows, and `name` maps a number to the name of the slice. There is no
+    warning if `slices` is empty.
     """
     if slices.size:
         emit(
@@ -118,7 +119,8 @@ def warn_at_bound(
 ) -> None:
     """Warn about slices whose optimal inverse temperature is at one of its bounds.
 
-    `can_tie` states whether a finite `gamma` would keep these slices close to the others.
+    A slice is a set of rows that share parameters, such as the rows of a predicted class or of a group. If
+    `can_tie` is True, the message recommends a finite `gamma`, which limits how far slices can differ.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
@@ -168,10 +170,11 @@ def warn_repeats(n_repeats: int) -> None:
 def warn_separable(
     slices: IntArray, name: Callable[[int], str], *, can_tie: bool = False, can_shrink: bool = False
 ) -> None:
-    """Warn about separable slices, whose parameters have no finite optimum.
+    """Warn about slices on which the fit makes no error; their parameters have no finite optimum.
 
-    `can_tie` states whether a finite `gamma` would keep these slices close to the others, and `can_shrink`
-    whether a ridge would make their optimum finite.
+    A slice is a set of rows that share parameters, such as the rows of a predicted class or of a group. If
+    `can_tie` is True, the message recommends a finite `gamma`, which limits how far slices can differ. If
+    `can_shrink` is True, it recommends a ridge.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"

@@ -1,9 +1,9 @@
 """Atomic file writing: a file is replaced completely or left unchanged.
 
 The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
-renamed once it is complete. A process that is killed leaves its temporary file behind. Except on Windows, the
-next process that writes the same target removes such files. A writer locks its temporary file, so that other
-processes do not remove it before it is renamed.
+renamed once it is complete. A process that is killed leaves its temporary file behind. The next write to the
+same target removes such files, except on Windows and on file systems without locks. A writer locks its
+temporary file, so that other processes do not remove it before it is renamed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write_atomic(
         else:
             _replace(Path(os.path.realpath(target)), write, durable)
     except OSError as error:
-        if error.errno is None:  # an error that `write` itself raised, not the operating system
+        if error.errno is None:  # not an error of the operating system: `write` raised it
             raise
         explained = type(error)(
             f"the output file must be writable, got {str(target)!r}: {error.strerror}"

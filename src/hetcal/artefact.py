@@ -25,9 +25,9 @@ SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
 _DTYPES = {"float64", "int64", "bool"}
 _TEST_CLASSES = 512  # maximum number of predicted classes for which a loaded calibrator is tested
-_TEST_ELEMENTS = 1 << 22  # maximum number of logits in the test of a loaded calibrator
+_TEST_ELEMENTS = 1 << 22  # maximum number of logits in the test, unless one row alone has more
 _MAX_CLASSES = 10_000_000  # maximum number of classes of a calibrator in a file
-_SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators in files of schema 1, which do not store it
+_SCHEMA_1_FLOOR = 1e-6  # `prob_floor_` of calibrators in files of schema 1, which do not store it
 _MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names; each name takes as much space as the longest
 # Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
 _BROKEN = (
@@ -36,7 +36,7 @@ _BROKEN = (
 
 
 def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
-    """Write a fitted calibrator as one small JSON file that :func:`load` reads back.
+    """Write a fitted calibrator as one JSON file that :func:`load` reads back.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def uses_groups(calibrator: Any) -> bool:
-    """Whether a fitted calibrator slices rows by group and therefore needs groups to predict."""
+    """Whether a fitted calibrator treats groups separately and therefore needs them to predict."""
     return groups_of(calibrator) is not None
 
 

@@ -209,9 +209,9 @@ class Batches:
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the groups, or None if the rows have no groups."""
         names: NDArray[Any] | None = None
-        for _, _, _, groups in self:
+        for _, _, weight, groups in self:
             if groups is not None:
-                unique = np.unique(groups)
+                unique = np.unique(groups if weight is None else groups[np.asarray(weight) > 0])
                 if names is not None and (unique.dtype.kind == "U") != (names.dtype.kind == "U"):
                     raise TypeError(
                         "groups must be all integers or all strings, got both in different batches; "
@@ -240,7 +240,7 @@ class Batches:
         columns = column_names(parts["logits"])
         if columns is not None:
             self._check_columns(class_names_of(columns))
-        # Callers check whether the logits are probabilities by mistake, on the first batch only.
+        # Callers check, on the first batch only, whether probabilities were passed as logits.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         labels = labels_by_number(parts["labels"], columns, self._names)
         y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=self.class_names)
@@ -249,10 +249,11 @@ class Batches:
         return (z if self._transform is None else self._transform(z, g)), y, w, g
 
     def _check_columns(self, names: list[str]) -> None:
-        """Raise an error if the columns of a batch are not those of the first batch, in the same order.
+        """Raise an error if the columns have the wrong names or the wrong order.
 
-        If `class_names` were passed, the columns may have other names, but not the same names in another
-        order.
+        If the first batch has column names, later batches must have the same names in the same order. If
+        `class_names` were passed, they replace all column names. The only error is then that the columns have
+        these names in another order.
         """
         expected = self.class_names
         is_renamed = self._names is not None and sorted(names) != sorted(expected or [])
@@ -260,7 +261,7 @@ class Batches:
             origin = "the first batch" if self._names is None else "class_names"
             raise ValueError(
                 f"logits must have the columns of {origin} in the same order "
-                f"({', '.join(expected[:9])}), got {', '.join(names[:9])}; reorder the columns"
+                f"({', '.join(expected[:9])}), got {', '.join(names[:9])}; use the same columns and order"
             )
 
 
@@ -299,7 +300,8 @@ class _ArrayBatches:
 def is_mapped(array: Any) -> bool:
     """Whether an array is a memory-mapped file in C order. A view of such an array gives False."""
     is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
-    return bool(is_whole and array.flags.c_contiguous and array.filename is not None)
+    # The file lacks the changes that were made to a copy-on-write map, whose mode is "c".
+    return bool(is_whole and array.flags.c_contiguous and array.filename is not None and array.mode != "c")
 
 
 def _read_rows(array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
@@ -339,7 +341,7 @@ def _as_mapping(batch: Any) -> dict[str, Any]:
         if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(
                 "a batch must have the keys logits and labels, and no others except sample_weight and "
-                f"groups, got {list(batch)}; rename or remove the others"
+                f"groups, got {list(batch)}; add, rename or remove keys"
             )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:

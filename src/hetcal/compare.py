@@ -45,8 +45,8 @@ __all__ = [
     "paper_methods",
 ]
 
-# Functions that create the calibrators, by their names on the command line. The argument of a function is
-# gamma; None selects the default.
+# Names of the calibrators on the command line, and functions that create them. The argument of a function is
+# the value of the option --gamma, or None if the option is not passed.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
@@ -85,7 +85,7 @@ class MethodResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one row of the comparison table, ready for JSON."""
+        """Return the name, main metrics and duration of the fit as a dictionary that is ready for JSON."""
         e = self.evaluation
         return {
             "method": self.name,
@@ -128,7 +128,7 @@ class Comparison(TableDisplay):
         return {row.name: row.evaluation for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, ready for JSON."""
+        """Return the results, without the calibrators, as a dictionary that is ready for JSON."""
         return {
             "rows": [row.to_dict() for row in self.rows],
             "n_fit": self.n_fit,
@@ -145,7 +145,8 @@ class Comparison(TableDisplay):
 def comparison_tables(result: Comparison, title: str) -> tuple[Table, ...]:
     """Table of the metrics of each method and of the noise floors of its calibration errors.
 
-    All numbers except the NLL are in percent.
+    The noise floor of a calibration error is its expected value for a perfectly calibrated model with the
+    same confidences. All numbers except the NLL are in percent.
     """
     floored = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
     errors = (column for name in floored.values() for column in (name, "(floor)"))
@@ -214,9 +215,9 @@ def compare(
     fold_groups : (n,) names
         Rows with the same name stay in one fold of the cross-fitting and of a calibrator's cross-validation.
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
-        They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
-        same up to rounding, unless zeros were replaced to compute the logits. Without test rows, the shape is
-        (n, K).
+        They replace the predictions of :class:`Identity`, which are the softmax of the logits. Pass them if
+        the logits were computed from probabilities that contain zeros, because these were replaced by
+        positive numbers. Otherwise, both are the same up to rounding. Without test rows, the shape is (n, K).
     class_names : K strings; by default the column names of a data frame, or the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
@@ -263,7 +264,7 @@ def cross_fit(method: Any, source: MemorySource, n_folds: int = 5) -> FloatArray
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
-            with quiet():  # only the fit on all rows warns
+            with quiet():  # the caller also fits on all rows, and that fit issues the warnings
                 calibrator = fit_step(method, source.take(train))
             probs[test] = predict_step(calibrator, rows.z[test], None if g is None else g[test])
     return probs

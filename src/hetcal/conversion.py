@@ -24,7 +24,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     ----------
     probs : (n, K) probabilities, or (n,) probabilities of class 1
     floor : float in (0, 1/K), optional
-        By default half of the smallest positive entry of `probs`, but at least 1.2e-38 and at most
+        By default half of the smallest positive probability of any class, but at least 1.2e-38 and at most
         ``1/(2K)``.
 
     Returns

@@ -1,4 +1,4 @@
-"""Controlled degradation of training data: label noise, under-sampling and stratified splits.
+"""Label noise and under-sampling, which degrade training data in a controlled way, and stratified splits.
 
 All functions take the labels, which they do not modify, and an explicit random generator. To keep validation
 rows clean, set them aside with :func:`stratified_split`, and corrupt only the training rows.

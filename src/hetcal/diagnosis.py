@@ -51,15 +51,15 @@ __all__ = [
 ]
 
 _MAX_EXACT_VARIANCE = 1000.0  # up to this variance of the number of correct predictions, p-values are exact
-_BLOCK_ROWS = 64  # rows whose polynomials are multiplied directly before the FFT takes over
+_BLOCK_ROWS = 64  # rows per block in `_poisson_binomial`, which multiplies their polynomials without an FFT
 _NEAR_MEAN = 1e-3  # up to this many standard deviations from the mean, the saddlepoint formula is nearly 0/0
 _NEWTON_STEPS = 30
 _NEWTON_TOLERANCE = 1e-9
 _POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enough rows
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
-_MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap, whose square could otherwise overflow
+_MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap in `_rows_required`; its square could otherwise overflow
 _MAX_PRINTED = 15  # maximum number of classes in the printed table
-_MAX_ROWS = 60  # maximum number of classes in tables for notebooks
+_MAX_ROWS = 60  # maximum number of classes in the tables for Rich and notebooks
 # Smaller p-values of possible outcomes are raised to this one: the FFT cannot distinguish them from rounding
 # errors.
 _MIN_P_VALUE = 1e-15
@@ -105,7 +105,8 @@ class ClassDiagnosis:
         class alone and is not adjusted for the number of classes. The verdict depends on the p-value, not on
         this interval.
     ece, floor, floor_q95 : float
-        ECE_k, and the mean and 95% quantile of its noise floor.
+        Expected calibration error (ECE) over these rows, and the mean and 95% quantile of the ECE that a
+        perfectly calibrated model with the same confidences would have.
     p_value, p_adjusted : float
         Two-sided p-value of the gap under perfect calibration, for this class alone and adjusted to control
         the false discovery rate over all predicted classes.
@@ -150,7 +151,7 @@ class ClassDiagnosis:
 class Diagnosis(TableDisplay):
     """Result of :func:`diagnose`: one entry per class, in the order of the classes.
 
-    ``print``, Rich and notebooks show it as a table.
+    Rich and notebooks show it as a table. ``print`` shows only the over- and under-confident classes.
 
     Attributes
     ----------
@@ -244,26 +245,26 @@ def diagnose(
     of correct predictions among them has a Poisson-binomial distribution. If s correct predictions are
     observed, the p-value of the class is ``2·min(P(S ≤ s), P(S ≥ s))``, but at most 1. It is exact down to
     1e-15 if the variance ``Σ p̂(1−p̂)`` of S is at most 1,000, which is always the case for up to 4,000 rows.
-    For larger variances, a saddlepoint approximation is used; its relative error is below 1e-4 for p-values
-    down to 1e-8.
+    For larger variances, a saddlepoint approximation is used. Its relative error is below 1e-4 for p-values
+    from 1e-8 to 0.99, and below 0.5% for larger ones.
 
     The Benjamini-Hochberg procedure over the predicted classes controls the false discovery rate at `level`.
-    A class without a significant gap is called consistent only if it has enough rows. Its number of rows n
-    must be at least 10, and a gap of `min_gap` must be detected with a probability of 80%, for which n must
-    be at least ``((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)`` with quantiles z of the standard
-    normal distribution.
+    A class without a significant gap between confidence and accuracy is called consistent only if it has
+    enough rows. It needs at least 10 rows, and enough rows to detect a gap of `min_gap` with a probability of
+    about 80%. For hard labels, the latter number is ``((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``,
+    where z are quantiles of the standard normal distribution.
 
     If the labels are noisy, pass `transition`. S is then the number of rows whose observed label is the
-    predicted class. In its distribution, p̂ is replaced by the probability of such a label if the confidences
-    are calibrated; the p-value is as accurate as for labels without noise. Accuracies, gaps, intervals and
-    errors refer to the true classes, see :mod:`hetcal.metrics.scores`. The transition matrix is taken to be
-    exact.
+    predicted class. Its distribution is computed from the probability, in every row, that the observed label
+    is the predicted class if the model is calibrated. The p-value is as accurate as for labels without noise.
+    Accuracies, gaps, intervals and errors refer to the true classes, see :mod:`hetcal.metrics.scores`. The
+    transition matrix is taken to be exact.
 
     For soft labels, the accuracy of a row is the probability that its soft label gives to the predicted
-    class, and the p-value is an approximation. Sums of soft labels vary less than sums of hard ones. The
-    ratio of their standard deviations is estimated for every class. The deviation of S from its mean is
-    divided by this ratio and then compared with the distribution for hard labels. One-hot soft labels give
-    the results of hard labels.
+    class. S is the sum of these probabilities, and the p-value is an approximation. The standard deviation of
+    S is at most that for hard labels. The ratio of the two is estimated for every class. The deviation of
+    S from its mean is divided by this ratio and then compared with the distribution for hard labels. One-hot
+    soft labels give the results of hard labels.
 
     Parameters
     ----------
@@ -276,16 +277,17 @@ def diagnose(
     train_counts : (K,) training rows per class
         The hints for over- and under-confident classes compare them with their median.
     class_names : K strings; by default the column names of a data frame, or the class numbers
-    probs : (n, K) probabilities, instead of `logits`; their confidences are used unchanged
+    probs : (n, K) probabilities, instead of `logits`
         An array (n,) or a single column contains the probabilities of class 1.
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
         How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
         noise rate ρ, a label is replaced by a uniformly random one of all K classes with probability ρ.
     ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
-    n_bins : number of confidence bins of ECE_k
+    n_bins : number of confidence bins for the ECE of every class
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap of practical importance
-    n_redraws, rng : number of redraws for the floor of ECE_k, and their generator or seed
+    n_redraws, rng : number of simulations of perfect calibration, and their generator or seed
+        The ``floor`` of every class is its mean ECE in these simulations.
 
     Examples
     --------
@@ -367,7 +369,7 @@ def diagnosis_tables(
 
 
 def _table_row(c: ClassDiagnosis) -> list[str | Cell]:
-    """Cells of one class; without rows predicted as the class, its means, gap, ECE and p-value are empty."""
+    """Cells of one class. If no row is predicted as the class, only name, verdict and 0 rows are shown."""
     gap, *numbers = (
         f"{c.signed_gap:+.3f}",
         f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
@@ -434,7 +436,7 @@ def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
 
 
 def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> dict[str, NDArray[Any]]:
-    """Arrays (K,) with the numbers of all classes; the keys are the attributes of ClassDiagnosis."""
+    """Arrays (K,) with the statistics of all classes, by the name of the attribute of ClassDiagnosis."""
     table = class_cells(top, n_bins, "width")
     n = table.count.sum(axis=1)
     safe_n = np.where(n > 0, n, np.nan)
@@ -482,8 +484,9 @@ def _adjusted(p_value: Float) -> Float:
 def _two_sided(p: Float, n_correct: float) -> float:
     """``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, at most 1, for a sum S of independent Bernoulli(p_i).
 
-    Between integers, both tail probabilities are interpolated linearly. The result is zero if and only if
-    `n_correct` lies outside the range of S, which every p_i of exactly 0 or 1 narrows by one.
+    If `n_correct` is not an integer, exact tail probabilities are interpolated linearly, and the saddlepoint
+    formula is evaluated at `n_correct` itself. The result is zero if and only if `n_correct` lies outside the
+    range of S. Every p_i of exactly 0 or 1 narrows this range by one.
     """
     uncertain = p[(p > 0) & (p < 1)]
     n, s = len(uncertain), round(n_correct, 9) - int(np.count_nonzero(p == 1))
@@ -513,7 +516,8 @@ def _two_sided(p: Float, n_correct: float) -> float:
 def _tail_radius(variance: float) -> float:
     """Distance t such that ``P(S ≥ mean + t)`` and ``P(S ≤ mean − t)`` are at most half of `_MIN_P_VALUE`.
 
-    It follows from Bernstein's inequality, ``P(S ≥ mean + t) ≤ exp(−t²/(2·(V + t/3)))``.
+    It follows from Bernstein's inequality, ``P(S ≥ mean + t) ≤ exp(−t²/(2·(V + t/3)))``, where V is the
+    variance of S, a sum of independent Bernoulli variables. The inequality also holds for the lower tail.
     """
     nats = -np.log(_MIN_P_VALUE / 2)
     return float(nats / 3 + np.sqrt(nats**2 / 9 + 2 * nats * variance))

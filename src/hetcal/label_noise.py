@@ -1,10 +1,11 @@
-"""Wrong validation labels: their frequency, and whether the verdicts on calibration depend on it.
+"""Wrong validation labels: how frequent they are, and how they affect verdicts on calibration.
 
 Metrics and calibrators compare predictions with observed labels. If some labels are wrong, both need the
 *transition matrix* T, with ``T[i, j] = P(observed label j | true label i)``.
 :func:`estimate_transition` estimates T from the true labels of a few rows, from the labels of several
-annotators, or, under strong assumptions, from the predictions alone. :func:`sensitivity` shows at which noise
-rates the verdict on each class would change.
+annotators, or, under strong assumptions, from the predictions alone. :func:`hetcal.diagnose` gives a verdict
+on every class, such as "over-confident". :func:`sensitivity` shows which share of wrong labels would change
+this verdict.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _CONFUSION_FACTOR, _MIN_CONFUSION = 2.0, 0.01
 # noise rates at which the profile likelihood is computed
 _RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])
 _PROFILE_ROUNDS = 3
-_NO_TRIAL = 1e-3  # an expected number of wrong or right labels up to this one counts as 0
+_NO_TRIAL = 1e-3  # the expected number of wrong or of right labels counts as 0 if it is at most this
 _FLIP_STEP = 0.0025  # tolerance of the noise rates at which verdicts change
 
 
@@ -107,11 +108,11 @@ class TransitionEstimate(TableDisplay):
         them were redrawn uniformly from all K classes, this is the probability that a label was redrawn. A
         redrawn label can be right by chance.
     rates_low, rates_high : (K,) arrays
-        Approximate confidence intervals of the noise rates. The confidence level ``1 - level`` holds for each
-        class alone, and only under the assumptions of the method. Intervals from annotators cover
-        the true rate less often than stated in two cases: if few rows have at least three labels, and if the
-        input is large. It is large if ``A·K²``, the total number of entries in the matrices of the A
-        annotators, exceeds 2,000, or if ``n·(A·K²)²`` exceeds 2·10¹¹.
+        Approximate confidence intervals of the noise rates. The confidence level ``1 − level`` holds for each
+        class alone, and only under the assumptions of the method. Intervals from annotators cover the true
+        rate less often than stated in two cases: if few rows have at least three labels, and if the input is
+        large. It is large if ``A·K²``, the total number of entries in the matrices of the A annotators,
+        exceeds 2,000, or if ``n·(A·K²)²`` exceeds 2·10¹¹.
     method : Method
         What the transition was estimated from.
     share_wrong : float
@@ -124,10 +125,10 @@ class TransitionEstimate(TableDisplay):
     posterior : (n, K) array or None
         Probabilities of the true class of every row, given its observed labels and, if they were passed, its
         logits or probabilities. If the true class is known, its probability is 1. None if the method is
-        ``Method.PREDICTIONS``. To calibrate a classifier, pass the observed labels with `transition`. Pass
-        the posterior as soft labels only if the scores of this classifier were passed here, or if nearly
-        every row has a class with a probability close to 1. An uncertain posterior that does not depend on
-        the scores makes a classifier look over-confident.
+        ``Method.PREDICTIONS``. To calibrate a classifier, fit to the observed labels and pass `transition`.
+        Fit to the posterior as soft labels only if :func:`estimate_transition` received the scores of this
+        classifier, or if nearly every row has a class with a probability close to 1. An uncertain posterior
+        that does not depend on the scores makes a classifier look over-confident.
     annotators : (A, K, K) array or None
         Transition matrix of every annotator, if there are annotators. `transition` then describes a label
         that is drawn at random from the labels of all annotators.
@@ -215,9 +216,8 @@ class Sensitivity(TableDisplay):
         Verdict on the confidences of every class, before calibration, at each rate.
     flip_rate : (K,) array
         Approximately the lowest noise rate that contradicts the verdict at rate 0. For a class that is over-
-        or under-confident at rate 0, this is the rate from which that verdict no longer holds. For any other
-        class, it is the rate from which the class is over- or under-confident. It is nan if there is no such
-        rate.
+        or under-confident at rate 0, this is the lowest rate with another verdict. For any other class, it is
+        the lowest rate at which the class is over- or under-confident. It is nan if there is no such rate.
     n : int
         Number of rows.
     level : float
@@ -272,7 +272,7 @@ class Sensitivity(TableDisplay):
         return "\n".join([self._title(), "", *shown, *([f"and {hidden} more"] if hidden else [])])
 
     def _differs(self, k: int) -> bool:
-        """Whether the verdict on class `k` is not the same at all rates."""
+        """Whether some rate gives another verdict on class `k` than rate 0."""
         return any(row[k] is not self.verdicts[0][k] for row in self.verdicts)
 
     def _wrong(self, rate: float) -> str:
@@ -327,9 +327,10 @@ def estimate_transition(
     label are known. The noise and the calibration of the classifier are fitted jointly to these pairs of
     labels and to the observed labels of all other rows. The parameters are an inverse temperature per
     predicted class, and a bias and a noise rate per class. The logarithms of the inverse temperatures, the
-    biases, and the logits of the noise rates each have a normal prior. It shrinks the biases towards 0, and
-    the other parameters towards their mean. Its variance is estimated from the data. Choose
-    trusted rows at random, or by their observed label or prediction, but not by their true label.
+    biases, and the logits of the noise rates have normal priors, one for each of these three kinds. The
+    priors shrink the biases towards 0, and the parameters of the other kinds towards the mean of their kind.
+    The variances of the priors are estimated from the data. Choose trusted rows at random, or by their
+    observed label or prediction, but not by their true label.
 
     **From several annotators** (`annotators`). The EM algorithm of Dawid and Skene estimates a transition
     matrix for every annotator. It assumes that, given the true class, the annotators err independently. If
@@ -630,7 +631,7 @@ def _partial_labels(values: NDArray[Any], n_rows: int, space: _Labelling, name: 
 
 
 def _is_missing(values: NDArray[Any]) -> BoolArray:
-    """Whether each entry is -1, NaN, None or an empty string."""
+    """Whether each entry marks a missing label: -1, NaN, None, pandas' NA or an empty string."""
     if values.dtype.kind in "iu":
         return np.asarray(values == -1)
     if values.dtype.kind == "f":
@@ -694,8 +695,8 @@ def _from_annotators(
         z, space, _ = _check_scores(logits, probs, None, class_names)
         if len(z) != len(array):
             raise ValueError(
-                f"annotators must have one entry per row of the scores ({len(z)}), got {len(array)}; pass "
-                "the labels of the same rows"
+                f"annotators must have as many rows as the scores ({len(z)}), got {len(array)}; pass the "
+                "labels of the same rows"
             )
     columns = [
         _partial_labels(column, len(array), space, f"column {a} of annotators")
@@ -830,7 +831,7 @@ def _rates(transition: Float) -> Float:
 
 
 def _refuse_misnumbered(transition: Float, names: list[str]) -> None:
-    """Raise an error if some label is more probable given another true class than given its own."""
+    """Raise an error if a label is more probable given another true class than given its own class."""
     likely = transition.argmax(axis=0)
     wrong = np.flatnonzero(likely != np.arange(len(transition)))
     if wrong.size:

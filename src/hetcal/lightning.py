@@ -39,8 +39,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
     """Log calibration errors and their noise floors after every validation epoch, and fit a calibrator.
 
     The method ``validation_step`` of the module must return a dictionary with the logits. The dictionary must
-    also contain the labels, unless they are the last element of the batch, or its entry `labels_key` if the
-    batch is a dictionary.
+    also contain the labels, unless the batch contains them. They can be the last element of a tuple or list,
+    or the entry `labels_key` of a dictionary.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         last validation epoch, and saved. For this, the logits of one epoch are kept in main memory. Without a
         calibrator, the memory does not grow with the number of rows.
     path : file for the fitted calibrator
-        By default ``calibrator.json`` in the folder of the logger, or in ``trainer.default_root_dir``.
+        By default ``calibrator.json`` in the folder of the logger, or in ``trainer.default_root_dir`` if the
+        logger has no folder.
     prefix : start of the names of the logged metrics
         The prefix is followed by ``nll``, ``ece``, ``max_ece``, ``avg_ece``, ``ece_floor``,
         ``max_ece_floor`` or ``avg_ece_floor``.
@@ -113,8 +114,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Discard the rows of earlier epochs."""
-        # MPS lacks float64, which the metric needs. Otherwise, the state of the metric must be on the device
-        # of the module, where several processes can exchange it.
+        # MPS lacks float64, which the metric needs, so the metric is then on the CPU. For any other device,
+        # its state must be on the device of the module, where several processes can exchange it.
         self.metric.to("cpu" if pl_module.device.type == "mps" else pl_module.device).reset()
         self._rows, self._step = [], int(trainer.global_step)
 
@@ -140,7 +141,7 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
                 n_classes=self.metric.num_classes,
                 from_probs=self.metric.from_probs,
                 ignore_index=self.metric.ignore_index,
-                check_values=False,  # the metric checks them
+                check_values=False,  # the metric has checked them if its `validate_args` is true
             )
             wide = torch.promote_types(rows.dtype, torch.float32)
             self._rows.append((rows.to("cpu", wide), targets.cpu()))
@@ -205,9 +206,9 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         if isinstance(batch, tuple | list) and len(batch) > 1:
             return outputs[self.logits_key], batch[-1]
         raise ValueError(
-            f"validation_step must return the labels as {self.labels_key!r} if the batch is neither a tuple "
-            f"nor a dictionary with labels, got only the outputs {', '.join(outputs)}; add the labels to the "
-            "returned dictionary"
+            f"validation_step must return the labels as {self.labels_key!r} unless they are that entry of the "
+            f"batch or the last of its elements, got only the outputs {', '.join(outputs)}; add the labels to "
+            "the returned dictionary"
         )
 
 

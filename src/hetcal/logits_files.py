@@ -131,8 +131,8 @@ class LogitsFile:
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     labels_by_name : whether the labels are names of columns, so that the order of the columns does not matter
-    has_one_column : whether the file has a single class column, with the probabilities of class 1
-        The name of class 0 is then one of the labels, or derived from the name of class 1.
+    has_one_column : whether the file is a table with a single class column, the probabilities of class 1
+        Class 0 then has the other name in the labels. If there is none, it is named "0" or "not <class 1>".
     named_columns : the arguments `label_column` and `id_column` that were passed
     """
 
@@ -177,8 +177,8 @@ def load_logits(
         bars or spaces, and its numbers have decimal points. The name of such a file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
-        Their logarithms are the logits. Smaller probabilities are first raised to a floor: the default
-        `floor` of :func:`hetcal.to_logits` for the rows to fit on. A single column that starts
+        Their logarithms are the logits. Probabilities below a floor are first raised to it. This floor is
+        the default `floor` of :func:`hetcal.to_logits` for the rows to fit on. A single column that starts
         with ``prob_``, or a one-dimensional array of probabilities, contains the probabilities of class 1.
     labels : file of labels, only for ``.npy``
         By default the path of the logits with "logits" in the file name replaced with "labels".
@@ -215,12 +215,12 @@ def load_unlabelled(
     path : file
     label_column, id_column : columns of a table that are not class columns, as in :func:`load_logits`
     fit_names : class names with which a calibrator was fitted, or None
-        If the file has probabilities of class 1 only, and class 1 is one of two such names, the other is the
-        name of class 0.
+        If a table has a column for class 1 only, and class 1 is one of two such names, the other is the name
+        of class 0.
 
     Returns
     -------
-    splits : rows of each set in the file, by the prefix of its arrays: "", or "val_" and "test_"
+    splits : rows of each set in the file, by the prefix of its arrays, which is "", "val_" or "test_"
     class_names : K names from the file, or None
     """
     contents = _read_contents(Path(path), _NamedColumns(label_column, id_column))
@@ -301,7 +301,8 @@ def save_table(
     :func:`load_logits` reads them. If two classes share a name, or if there are several arrays, the columns
     are numbered instead. An ``.npz`` file stores the names as an array ``class_names``.
 
-    `ids` are named columns that identify the rows. They come first. A ``.npy`` file leaves them out.
+    `ids` are named columns that identify the rows. They come first. A ``.npy`` file with a
+    two-dimensional array leaves them out.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -542,7 +543,7 @@ def _named_position(names: list[str], column: str | None, argument: str, file: s
 def _recognised_label(names: list[str], id_: int | None, file: str) -> int | None:
     """Position of the column with one of the usual names of labels, or None if there is none.
 
-    Several such columns raise an error.
+    Several such columns with different names raise an error.
     """
     found = [i for i, name in enumerate(names) if name.lower() in LABEL_COLUMNS and i != id_]
     if len({names[i] for i in found}) > 1:
@@ -624,7 +625,8 @@ def _score_matrix(
 ) -> NDArray[np.float64]:
     """Class columns as one array (n, K).
 
-    Text is refused. Columns of row numbers are refused, too, unless a prefix marks the class columns.
+    Text that is not a number is refused. A column of consecutive whole steps, such as row numbers, is
+    refused, too, unless a prefix marks the class columns.
     """
     remedy = (
         "name the column of the labels 'label', or pass its name as --label-column; pass the name of a "
@@ -694,8 +696,9 @@ def _table_labels(
 def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDArray[Any] | None, bool]:
     """Class names and labels of a table with one column of probabilities.
 
-    The labels in the file are 0 and 1, or the name of class 1 and one other name. They are returned as 0 and
-    1, or None if there are none, together with a boolean that states whether the file contains names.
+    The labels in the file are 0 and 1, or the name of class 1 and one other name. In both cases, they are
+    returned as 0 and 1. If the file has no labels, None is returned instead. The third result is whether the
+    labels in the file are names.
     """
     positive = positive_name(header, file)
     if labels is None or _are_numbers(labels):
@@ -725,14 +728,14 @@ def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
         raise ValueError(
             f"{file}: label must identify one column, got numbers, which could be names or positions of "
             f"columns, because one column is named {numeric_name!r} and others by words; rename that column "
-            "and its labels to a word"
+            "to a word, and also its labels if they are names"
         )
 
 
 def _positions_by_name(
     labels: ArrayLike, headers: list[str], class_names: list[str], file: str
 ) -> NDArray[np.int64]:
-    """Positions of labels that are class names or headers of columns."""
+    """Positions of the columns to which the labels refer, by class name or by header."""
     texts = [str(label) for label in np.asarray(labels)]
     positions = {text: k for k, text in (*enumerate(headers), *enumerate(class_names))}
     repeated = {text for text, count in Counter(class_names).items() if count > 1}
@@ -744,8 +747,8 @@ def _positions_by_name(
             )
         if text not in positions:
             raise ValueError(
-                f"{file}: label must be a class number or the name of a class column, got {text!r} "
-                f"at row {row}; correct the label or drop the row"
+                f"{file}: label must be the name of a class column, or a class number in every row, got "
+                f"{text!r} at row {row}; correct the label or drop the row"
             )
     return np.array([positions[text] for text in texts], np.int64)
 
@@ -972,10 +975,11 @@ def _read_csv(source: Path, named: _NamedColumns) -> _Contents:
 
 
 def _delimiter_of(file: IO[str]) -> str:
-    """Delimiter that divides the first rows into the same number of fields, and into as many as possible.
+    """Delimiter that divides each of the first rows into the same number of fields.
 
-    `csv.Sniffer` is not used, because it misreads some headers in which only a few names are quoted. The
-    result is a comma if no delimiter divides these rows into the same number of fields, two or more.
+    If several delimiters do so, the one that gives the most fields is returned. If none gives at least two
+    fields, the result is a comma. `csv.Sniffer` is not used, because it misreads some headers in which only a
+    few names are quoted.
     """
     best, n_fields = ",", 1
     for delimiter in _DELIMITERS:

@@ -229,10 +229,11 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 def _cut(rows: Float, n_bundles: int) -> IntArray:
     """Cut the sorted classes into bundles of successive classes; return the bundle numbers (K,).
 
-    `rows` (K,) contains the numbers of rows of the classes. The position of a class's middle row among all
-    rows determines its bundle, unless a bundle would then contain no class. Therefore, the bundle number
-    increases by at most one from class to class. If only as many classes as new bundles are left, each of
-    these classes gets a bundle of its own.
+    `rows` (K,) contains the number of rows of every class, or their total weight. If all rows were cut into
+    bundles of equal size, the middle row of a class would be in one of them. The class is assigned to this
+    bundle, with two exceptions that leave no bundle empty. The bundle number increases by at most one from
+    class to class. If the number of remaining classes equals the number of empty bundles, each of these
+    classes gets a bundle of its own.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

@@ -159,6 +159,10 @@ def test_large_arrays_are_not_copied_for_folds(make_sample, monkeypatch):
     monkeypatch.setattr(source, "compiled_for", lambda _: object())
     for (copied_train, copied_test), (train, test) in zip(copied, sliced.split(3), strict=True):
         assert train.rows is sliced.rows
+        assert train.weights() == copied_train.weights()
+        np.testing.assert_array_equal(train.class_counts(), copied_train.class_counts())
+        np.testing.assert_array_equal(train.gap_sums(), copied_train.gap_sums())
+        assert len(train.sample_rows(1)) == len(copied_train.sample_rows(1))
         np.testing.assert_array_equal(train.counts(), copied_train.counts())
         np.testing.assert_array_equal(test.ids, copied_test.ids)
         np.testing.assert_allclose(

@@ -239,7 +239,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
         e = below_top(z[part], top[part])
         _temper(e, alpha[part], out=e)
         np.exp(e, out=e)
-        # For the predicted class, e is 1. If e is not close to 1 for any other class, the division cannot
+        # For the predicted class, e is 1. If e is clearly smaller for all other classes, the division cannot
         # cause a tie.
         unique = np.count_nonzero(e > near_tie) == len(e)
         e /= e.sum(axis=1, keepdims=True)

@@ -38,10 +38,11 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Average the predicted class with as many of the most probable other classes as necessary.
+    """Average the probabilities of the predicted class and of some of the most probable other classes.
 
-    No class then overtakes the predicted one. Let q_1 ≥ q_2 ≥ … be the probabilities of the other classes in
-    descending order. The new confidence is the maximum over m = 0, 1, … of the mean of c, q_1, …, q_m.
+    The average includes as many other classes as necessary so that none overtakes the predicted one. Let
+    q_1 ≥ q_2 ≥ … be the probabilities of the other classes in descending order. The new confidence is the
+    maximum over m = 0, 1, … of the mean of c, q_1, …, q_m.
 
     Parameters
     ----------

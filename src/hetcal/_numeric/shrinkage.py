@@ -91,7 +91,7 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 def _inverse(a: Float) -> Float:
     """Inverse of matrices (..., p, p) whose diagonals are increased by a tiny fraction.
 
-    Without this increase, rounding could make a matrix singular, for example if all rows of a slice are equal.
+    Without this increase, a matrix could be singular due to rounding, for example if all rows are equal.
     """
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)

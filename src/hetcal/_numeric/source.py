@@ -189,7 +189,7 @@ class Source(Protocol):
         """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Apply `statistic` to blocks of the rows that are in a slice, and return the summed results."""
+        """Apply `statistic` to blocks of the rows that are in a slice, and sum the results."""
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
@@ -205,10 +205,10 @@ class Source(Protocol):
         """Return a small sample of the rows for an initial guess, or None if there are few rows."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Copy some rows to memory and return them: about `n_rows`, or as many as are easy to provide."""
+        """Return some of the rows, in memory: about `n_rows`, or the number that is easiest to provide."""
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
-        """Copy about one in `n_parts` rows to memory, or all rows if `n_parts` is 1, and return them.
+        """Return about one in `n_parts` rows, or all rows if `n_parts` is 1, as rows in memory.
 
         The sample is one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds` without fold groups.
         It is the same for rows in memory and in blocks, and for every order of the rows. For rows on a
@@ -318,12 +318,15 @@ class MemorySource:
 
     def class_counts(self) -> IntArray:
         """Number of rows predicted as each class, (K,)."""
-        return count_slices(self.rows.guess, self.n_classes)
+        return count_slices(self.rows_in_slices().guess, self.n_classes)
 
     def weights(self) -> tuple[float, float]:
         """Sum of the rows' weights, and the smallest weight."""
         weight = self.rows.given_weight
-        return self.rows.total_weight, 1.0 if weight is None else float(weight.min())
+        if self._width == self.n_slices:
+            return self.rows.total_weight, 1.0 if weight is None else float(weight.min())
+        smallest = 1.0 if weight is None else float(weight[self.ids < self.n_slices].min())
+        return float(self.slice_weights().sum()), smallest
 
     def slice_weights(self) -> Float:
         """Sum of the weights in every slice, (S,)."""
@@ -333,7 +336,7 @@ class MemorySource:
 
     def gap_sums(self) -> tuple[Float, Float]:
         """Sums of ``weight`` and of ``weight · (confidence − correctness)`` by predicted class, (K,) each."""
-        return gap_sums(self.rows)
+        return gap_sums(self.rows_in_slices())
 
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,); see `Source.is_separable`.
@@ -384,7 +387,7 @@ class MemorySource:
 
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Apply `statistic` to blocks of the rows that are in a slice, in parallel; return the summed results."""
+        """Apply `statistic` to blocks of the rows that are in a slice, in parallel; sum the results."""
         rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]
@@ -393,7 +396,7 @@ class MemorySource:
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
-        return vector_gradient(self.rows, theta)
+        return vector_gradient(self.rows_in_slices(), theta)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
         """Return a function that computes loss, gradient and Hessian of `family` by slice; see `Source`."""
@@ -407,7 +410,7 @@ class MemorySource:
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
         """Return all rows."""
-        return self.rows
+        return self.rows_in_slices()
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
         """Return about one in `n_parts` rows, or all rows if `n_parts` is 1; see `Source.draw_sample`."""
@@ -443,7 +446,7 @@ class MemorySource:
         return self.rows.keys
 
     def row_content(self) -> RowContent:
-        """Return the values by which rows with equal keys are sorted."""
+        """Return the values by which rows with equal keys (see `row_keys`) are sorted."""
         return RowContent.of(self.rows)
 
     @cached_property

@@ -1,6 +1,6 @@
 """Parallel processing of blocks of rows.
 
-The blocks depend only on the size of the array, and their results are combined in order. The results
+The blocks depend only on the shape of the array, and their results are combined in order. The results
 therefore do not depend on the number of threads.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 20  # array elements per block of rows, or more to limit the number of blocks
+_BLOCK = 1 << 20  # approximate minimum of array elements in a block; a smaller array is one block
 _MAX_BLOCKS = 32  # maximum number of blocks; it limits memory, since every block has its own sums
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
@@ -158,8 +158,9 @@ def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_p
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # A task that waited for other tasks of the same pool could deadlock, so calls within a task run on its
-    # own thread. Every task has a copy of the caller's context, which stores whether warnings are silenced.
+    # A task that waited for other tasks of the same pool could deadlock. If a task calls this function, the
+    # calls therefore run one after the other on the thread of the task. Every task runs in a copy of the
+    # caller's context, since the context stores whether warnings are silenced.
     tasks = [pool.submit(copy_context().run, _run_on_one_thread, work, args) for args in arguments]
     return [task.result() for task in tasks]
 

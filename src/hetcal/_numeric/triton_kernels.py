@@ -63,8 +63,9 @@ def _slopes(
 def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
     """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with ``d = z − max z`` and ``p = softmax(αd)``.
 
-    Returns a tensor (3, n), with zeros for rows of slices that are not active. Each row uses the α of its
-    slice.
+    The rows are divided into slices, and `ids` (n,) contains the slice of every row. `alpha` (S,) contains
+    one α per slice, and `top` (n,) the maximum of every row. The result is a tensor (3, n). It contains zeros
+    for the rows of slices for which `active` (S,) is False.
     """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)

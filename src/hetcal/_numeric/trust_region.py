@@ -1,9 +1,10 @@
 """Minimise smooth convex losses of slices whose parameter vectors lie in a ball around a shared centre.
 
-The problem is ``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are
-independent, and the loss of each is minimised by Newton steps. Each step minimises a quadratic model of the
-loss exactly over the ball. The sum of the minima is a convex function of the centre with the gradient
-``Σ_k ∇L_k(θ_k)``. L-BFGS minimises this function.
+A slice is a set of rows. Slice k has its own parameters θ_k and loss L_k. The problem is to minimise
+``Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are independent, and the
+loss of each is minimised by Newton steps. Each step minimises a quadratic model of the loss exactly over the
+ball. The sum of the minima is a convex function of the centre with the gradient ``Σ_k ∇L_k(θ_k)``. L-BFGS
+minimises this function.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ __all__ = [
     "minimise_pooled",
 ]
 
-# (θ (S, p) of all slices, indices of the active slices) -> loss (s,), gradient (s, p), Hessian (s, p, p)
+# (θ (S, p) of all slices, indices (s,) of slices) -> their loss (s,), gradient (s, p), Hessian (s, p, p)
 EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding errors
-_NOISE = 1e-12  # if divided by the total weight, slopes below this are rounding errors
-_CONVERGED = 1e-5  # a failed search for the centre is accepted if the relative slope is at most this
+_NOISE = 1e-12  # slopes of the mean loss that are smaller in absolute value are rounding errors
+# A failed search for the centre causes a warning if an entry of its scaled gradient is larger than this.
+_CONVERGED = 1e-5
 _SMALL = 1e-3  # decreases of the mean loss are measured relative to the larger of the mean loss and this
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 
 
 class LastEvaluation:
-    """An evaluator that reuses the last result of a slice as long as the slice's parameters do not change.
+    """An evaluator that reuses its result for a slice (a set of rows) until the slice's parameters change.
 
     Parameters
     ----------
@@ -104,7 +106,8 @@ def minimise_coupled(
         nonlocal theta
         theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
         loss, gradient, _ = evaluate(theta, all_slices)
-        # Slices at the boundary of the ball move with the centre; the gradient of those inside it is 0.
+        # The gradient with respect to the centre is the sum of the slices' gradients: slices at the boundary
+        # of the ball move with the centre, and the gradients of slices inside the ball are 0.
         return float(loss.sum()), gradient.sum(axis=0)
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
@@ -128,6 +131,7 @@ def is_error_free(loss: float, min_weight: float) -> bool:
 
     If the most likely class of a row of weight w is not its label, the row adds at least ``w log 2`` to the
     NLL. If there is no such row, larger parameters fit ever better, and there is no finite optimum.
+    `min_weight` is the smallest weight of a row, or 0 if that is unknown.
     """
     return bool(loss < np.log(2) * min_weight)
 
@@ -138,8 +142,8 @@ def minimise_in_ball(
     """Minimisers (S, p) of every ``L_k(θ)`` over ``‖θ − centre‖ ≤ radius``, computed for all slices at once.
 
     An infinite radius means no constraint. The loss of each slice is a sum over its rows, whose total weight
-    is `mass` (S,). If a slice is separable, it has no finite minimiser; its search ends when the loss is
-    close to zero.
+    is `mass` (S,). A separable slice has no finite minimiser without a constraint; its search ends when the
+    loss is close to zero.
     """
     theta = np.array(start, float)
     active = np.arange(len(theta))
@@ -199,9 +203,11 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, n
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Multipliers λ (S, 1): 0 if ``‖q / values‖ ≤ radius``, else the λ with ``‖q / (values + λ)‖ = radius``.
+    """Lagrange multipliers λ (S, 1) of the constraint that every slice stays in the ball.
 
-    The reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
+    λ is 0 if ``‖q / values‖ ≤ radius``. Otherwise, it solves ``‖q / (values + λ)‖ = radius``. `values` (S, p)
+    are the eigenvalues of the Hessians, and `q` (S, p) the linear terms in the bases of eigenvectors. The
+    reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
     """
     longest = np.linalg.norm(q, axis=1, keepdims=True) / radius
     shift = np.maximum(longest - values.max(axis=1, keepdims=True), 0)

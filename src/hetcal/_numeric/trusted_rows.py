@@ -46,9 +46,10 @@ _START_VARIANCE = np.array([0.25, 0.1, 1.0])
 # Smallest prior variance of the logits of the noise rates when intervals are computed. It is large, because
 # intervals should be shrunk less than estimates.
 _WEAK_VARIANCE = 4.0
-# When shares are estimated, wrong labels are counted in trusted rows, and the counts that the model expects
-# in all rows are added with this weight. It is small because the expected counts depend on the probabilities
-# of individual pairs of classes, which temperatures and biases cannot calibrate.
+# The shares are estimated from the counts of wrong labels in the trusted rows, plus this weight times the
+# counts that the model expects in all rows. The weight is small because the expected counts are less
+# reliable: temperatures and biases cannot calibrate the probability of every class separately for every
+# predicted class.
 _SOFT_WEIGHT = 0.02
 _CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
 _MIN_EVIDENCE = 2.0  # unequal shares are used if they increase the log-evidence by more than this
@@ -165,10 +166,11 @@ def _start(rows: _Rows, shares: Float) -> Float:
 def _newton_step(
     rows: _Rows, theta: Float, shares: Float, state: _Evaluation, precision: Float
 ) -> tuple[Float, _Evaluation, Float]:
-    """Take a damped Newton step on the loss plus the priors with precision matrix `precision` (3K, 3K).
+    """Take a damped Newton step on the objective, which is the loss minus the logarithm of the prior.
 
-    Returns the new parameters, the evaluation there, and the inverse of the Hessian of this sum at the old
-    parameters. The parameters stay the same if no tried step decreases the sum.
+    `precision` (3K, 3K) is the inverse covariance of the prior. Returns the new parameters, the evaluation
+    there, and the inverse of the objective's Hessian at the old parameters; see `_positive_inverse`. The
+    parameters stay the same if no tried step is accepted.
     """
     centre = np.repeat(_MEAN, rows.n_classes)
 
@@ -222,8 +224,9 @@ def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
     All other parameters stay the same.
     """
     transition = _transition(theta[2 * rows.n_classes :], shares)[0]
-    # Likelihood of each row if class k had no noise, relative to the fitted model, (n, K). Only if k is the
-    # observed label can k still be the true class; this part is added below.
+    # Likelihood of each row if class k had no noise, relative to the fitted model, (n, K). Rows of the true
+    # class k would then always have the label k. The part of the likelihood that belongs to the true class k
+    # is therefore subtracted. If k is the observed label, this part is added again below, divided by T[k, k].
     ratio = 1 - _distributions(rows, theta, transition)[2]
     index = np.arange(len(ratio))
     own = rows.observed
@@ -296,9 +299,9 @@ def _update_shares(trusted_count: Float, count: Float, concentration: float) -> 
 def _concentration(count: Float) -> float:
     """Concentration of the Dirichlet prior of the shares of the wrong labels, estimated by its evidence.
 
-    `count` (K, K) has the number of trusted rows for every pair of a true and an observed class. The result
-    is the candidate with the largest evidence. It is infinite, which means that all wrong labels are equally
-    likely, unless this evidence is clearly larger than that of equally likely wrong labels.
+    `count` (K, K) has the weighted number of trusted rows for every pair of a true and an observed class. The
+    result is the candidate with the largest evidence if this evidence is clearly larger than that of equal
+    shares. Otherwise the result is infinite, which means equal shares.
     """
     n_classes = len(count)
     wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)
@@ -331,8 +334,8 @@ def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
 def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
     """Weighted counts (K, K) of the trusted rows with each true label (row) and observed label (column).
 
-    Rows with certain observed labels may have been chosen as trusted rows more often than others. The weights
-    correct the frequencies for this.
+    Rows with some observed labels may have been chosen as trusted rows more often than rows with others. The
+    weights correct the frequencies for this.
     """
     rows = np.flatnonzero(true >= 0)
     chosen = np.bincount(observed[rows], minlength=n_classes)
@@ -374,7 +377,7 @@ def _posterior(rows: _Rows, theta: Float, shares: Float) -> Float:
 
 
 def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
-    """Negative log-likelihood of all rows, its derivatives, and the expected pairs, computed in parallel."""
+    """Negative log-likelihood of all rows, its derivatives, and the expected counts of pairs of classes."""
     n_classes = rows.n_classes
     matrices = _transition(theta[2 * n_classes :], shares)
 
@@ -388,7 +391,7 @@ def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
 
 
 def _evaluate_block(rows: _Rows, theta: Float, matrices: tuple[Float, Float, Float]) -> _Evaluation:
-    """Negative log-likelihood of some rows, its derivatives, and the expected pairs.
+    """Negative log-likelihood of some rows, its derivatives, and the expected counts of pairs of classes.
 
     For a row with the observed label y, let u be the scaled logits plus b, p the probabilities and r the
     posterior of the true classes. Then ``∂loss/∂u = p − r`` and

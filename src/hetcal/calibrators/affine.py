@@ -41,9 +41,9 @@ class VectorScaling(Calibrator):
         Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, where α is the best single inverse temperature.
         With a large ridge, the result is close to temperature scaling. With zero, there is no penalty.
     center : bool
-        Whether to subtract the mean of each row of logits first. As with a softmax, adding a constant to all
-        logits of a row then changes nothing. In the mean, logits count as at most 100 below the maximum of
-        their row.
+        Whether to subtract the mean of each row of logits first. Adding a constant to all logits of a row
+        then does not change the result. When the mean is computed, a logit that is more than 100 below the
+        maximum of its row counts as 100 below it.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))`` with
         ``u = a ⊙ z + b``. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -110,10 +110,10 @@ class PlattScaling(Calibrator):
         False: use the value of the sigmoid (but at least ``1/K``) as the confidence, and mix the other
         classes with the uniform distribution until none overtakes the predicted class.
 
-        True: give the predicted class and the classes that would overtake it the mean of their
-        probabilities. This is the smallest change, in KL divergence, that preserves the decision. The NLL is
-        usually lower than with False, but the confidence of such rows is higher than the value of the
-        sigmoid.
+        True: give the predicted class, and as many of the most probable other classes as necessary, the mean
+        of their probabilities. This is the smallest change, in KL divergence, that preserves the decision.
+        The NLL is usually lower than with False, but the confidence of such rows is higher than the value of
+        the sigmoid.
 
     Attributes
     ----------

@@ -46,10 +46,10 @@ from hetcal.export import maps
 __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "free_candidates"]
 
 
-THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
-_FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if `_trust` is 1, its maximum
+THEN = "; then class-wise Platt"  # end of `best_name_` if there is a final class-wise Platt step
+_FINAL_STRENGTH = 0.25  # `strength` in `_fit_final_step` if `_trust` returns 1, its maximum
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # this limit applies instead if the default candidates may change decisions
+_MIN_FREE_WEIGHT = 0.1  # replaces `_MIN_WEIGHT` for default candidates that may change decisions
 _SIMPLE_ROWS = 2.0  # weight of the prior of "TS", in rows; only for default candidates that keep decisions
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
@@ -59,8 +59,10 @@ _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, matrix scaling with curves takes too long
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
-_NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
-_CHANCE = 0.05  # probability of no error at the highest mean confidence that `_error_free_candidates` allows
+_NO_ERRORS = 1e-6  # fewer expected errors count as none, since soft labels cause rounding errors
+# `_error_free_candidates` bounds the mean confidence by the accuracy at which all rows are correct with this
+# probability.
+_CHANCE = 0.05
 
 
 def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
@@ -178,9 +180,9 @@ class AutoCalibrator(Calibrator):
     Notes
     -----
     If no row is misclassified (with `transition`: if the estimated number of errors is not positive), the
-    default candidates are only the identity and one temperature. Otherwise,
-    with ``keep_decision=True``, they are the identity, one temperature, shrunk class-wise temperatures, and
-    the following, all of which preserve decisions:
+    default candidates are only the identity and one temperature. Otherwise, with ``keep_decision=True``, they
+    are the identity, one temperature, shrunk class-wise temperatures, and the following, all of which
+    preserve decisions:
 
     - For two classes: vector scaling followed by class-wise Platt scaling, binary scaling with a spline, and
       binary scaling by isotonic regression.
@@ -209,8 +211,8 @@ class AutoCalibrator(Calibrator):
 
     With default candidates, ``combine="stack"`` and ``keep_decision=True``, a final class-wise Platt step
     corrects the mixture if the gain over one temperature exceeds its standard error. This step is fitted on
-    out-of-fold predictions and shrunk towards the identity. It is left out if there are no
-    out-of-fold predictions or, with `groups`, if one of the groups has none.
+    out-of-fold predictions and shrunk towards the identity. It is left out if there are no out-of-fold
+    predictions or, with `groups`, if one of the groups has none.
     """
 
     _unsaved = ("candidates",)  # predictions need only `best_`
@@ -323,7 +325,7 @@ def _error_free_candidates(source: Source) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Confidence:
-    """Statistic: sums over rows of weight times confidence of ``softmax(α z)``, and of the weights."""
+    """Function that sums the weighted confidences ``max softmax(α z)`` of rows, and their weights."""
 
     alpha: float
 
@@ -577,9 +579,10 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
 
 
 def _labels_of_mixture(trial: _Trial, weights: Float, predicted: IntArray) -> NoisyLabels | None:
-    """Noisy labels of the rows `predicted`, with their likelihoods if the mixture is right and if not.
+    """Noisy labels of the rows `predicted`, with their likelihoods for correct and for wrong decisions.
 
-    The result is None if the labels are not noisy.
+    The likelihoods for wrong decisions are computed from the probabilities of the mixture. The result is None
+    if the labels are not noisy.
     """
     labels = trial.source.rows.label_model
     if not isinstance(labels, NoisyLabels):

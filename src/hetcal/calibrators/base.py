@@ -92,7 +92,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     n_features_in_ : int, number of classes K
     class_names_ : list of K strings, or None
         Class names in the order of the columns in `fit`. If later input has the same names in another order,
-        its columns are matched by name. None if the columns had no names, or the names 0, 1, … in order.
+        its columns are matched by name. None if the classes had no names, or the names 0, 1, … in order.
     prob_floor_ : float, or None
         Smaller probabilities are raised to this value before their logarithms are taken. None if the
         calibrator was fitted on logits.
@@ -303,9 +303,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None,
         class_names: ArrayLike | None,
     ) -> Any:
-        """Validate the input, and return predictions of the same type with the same order of columns.
+        """Validate the input, and return predictions with the columns in the order of the input.
 
-        `predict` computes the predictions from validated logits (n, K) and groups.
+        `predict` computes the predictions from validated logits (n, K) and groups. The result is a tensor for
+        a tensor, batches for batches, and otherwise what `predict` returns.
         """
         check_is_fitted(self)
         if is_image(logits) or is_image(probs):
@@ -467,7 +468,7 @@ def _validate_labels(
     *,
     soft: bool,
 ) -> tuple[IntArray, LabelModel | None]:
-    """Return the labels (n,) and their label model, which is None for hard labels without noise.
+    """Return the labels (n,), and a `LabelModel` if they are soft or noisy, otherwise None.
 
     For soft labels, the first result contains the most likely class of each row.
     """
@@ -566,7 +567,7 @@ def _as_blocks(
 def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
     """Return the class names (from `class_names`, or else from the columns) and the names of the columns.
 
-    Each of the two results is None if the names are unknown.
+    Each of the two results is None if the names are unknown. The second is also None for rows in batches.
     """
     if is_source(scores):
         columns, n_classes = None, int(scores.n_classes)
@@ -714,5 +715,5 @@ def _is_own(step: Any) -> bool:
 
 
 def groups_of(model: Any) -> NDArray[Any] | None:
-    """Names of the groups that a fitted calibrator, or one of its parts, calibrates separately, or None."""
+    """Return the names of the groups that a fitted calibrator treats separately; None if it has no groups."""
     return group_names(map_of_step(model))

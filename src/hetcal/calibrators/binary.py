@@ -22,19 +22,19 @@ __all__ = ["BinaryScaling"]
 _Features = Literal["linear", "quadratic", "beta", "spline", "isotonic"]
 
 # The widths for "isotonic" are in standard deviations of x.
-_CELL_WIDTH = 0.01  # x is merged in cells of this width, so that the steps of f are not too steep
+_CELL_WIDTH = 0.01  # all x in a cell of this width are merged, so that f cannot rise too steeply
 _BEND_WIDTH = 1e-6  # width of the bends of f at the knots; so small that they are practically sharp
 
 
 class BinaryScaling(Calibrator):
     """``sigmoid(f(x))`` for class 1 of two classes, where f is a function of the log-odds x.
 
-    x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. x is clipped to ±`limit_`, so that
-    probabilities of exactly 0 and 1 do not dominate the fit.
+    For the logits z of a row, x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. x is
+    clipped to ±`limit_`, so that probabilities of exactly 0 and 1 do not dominate the fit.
 
-    Except for "isotonic", f is the identity plus a weighted sum of features with penalised weights. The
-    penalties are chosen from the data (empirical Bayes). Therefore f stays close to the identity if there are
-    few rows, and the parameters are finite even if the rows are separable or all have the same label.
+    Unless `features` is "isotonic", f is the identity plus a weighted sum of features with penalised weights.
+    The penalties are chosen from the data (empirical Bayes). Therefore f stays close to the identity if there
+    are few rows, and the parameters are finite even if the rows are separable or all have the same label.
 
     Decisions may change unless `keep_decision` is True. Exchanging the two classes only exchanges their
     probabilities.
@@ -73,9 +73,10 @@ class BinaryScaling(Calibrator):
         logits clearly lowers the NLL of temperature scaling.
     coefficients_ : dict, coefficients of f by feature
         The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta", "broad" and
-        "fine", or "isotonic"; other coefficients are zero. f(x) is the sum of
-        ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` and of ``Σ_j c_j · s(x, κ_j, h)`` for each
-        of the arrays c (m,) "broad", "fine" and "isotonic", with their knots κ and width h. The function
+        "fine", or "isotonic". The coefficients of features without a key are zero. The single numbers
+        contribute ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` to f(x). The other keys,
+        "broad", "fine" and "isotonic", have arrays c (m,). Each array adds ``Σ_j c_j · s(x, κ_j, h)``, where
+        κ and h are the knots and the width with the same key in `knots_` and `widths_`. The function
         ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h`` is a smooth ``|x − κ|``.
     knots_, widths_ : dict with the keys "broad" and "fine", or "isotonic"; empty for other features
         The knots κ, (m,) each, and the widths h.
@@ -144,7 +145,7 @@ class BinaryScaling(Calibrator):
         self.scales_ = dict(zip(basis.names, (fit.precision**-0.5).tolist(), strict=True))
 
     def _set_isotonic(self, rows: MergedRows) -> None:
-        """Set the learned attributes to those of isotonic regression."""
+        """Fit f by isotonic regression, and set the attributes that describe it."""
         deviation = float(np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))) or 1.0
         knots, values = _isotonic_knots(rows, _CELL_WIDTH * deviation)
         slopes = np.diff(values) / np.diff(knots)

@@ -1,4 +1,7 @@
-"""Class-wise calibration with any base calibrator: one calibrator per slice of the rows."""
+"""Class-wise calibration with any base calibrator: one calibrator per slice of the rows.
+
+A slice contains the rows of one predicted class, of one group or of one bundle of classes.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +79,10 @@ class ClassWise(Calibrator):
         Slices with fewer rows than `min_samples`, and all slices if Γ is 0, have the base fitted on all rows.
     gamma_ : float, the Γ that was used; with "bayes", an upper bound of ``‖C_k − C_0‖₂``
     choice_ : dict or None
-        With "cv", the values of Γ that were tried and their scores. With "bayes", the mean and the spread of
-        the prior. None if `gamma` is a number or, for :class:`PlattScaling`, if all slices have too few rows.
+        With "cv", the values of Γ that were tried and their scores. With "bayes", the mean and the
+        standard deviation of the prior of log α or, for :class:`PlattScaling`, the mean and the covariance
+        matrix of the prior of the parameters. None if `gamma` is a number or, for :class:`PlattScaling`, if
+        all slices have too few rows.
     n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
     """

@@ -73,7 +73,7 @@ class Chain(Calibrator):
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
-    """Validate a sequence of calibrators and return it as a list; `name` is the argument in errors."""
+    """Validate a sequence of calibrators and return it as a list; errors call the argument `name`."""
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}; pass a list of them")
     if not steps:
@@ -95,7 +95,8 @@ class Mixture(Calibrator):
     Parameters
     ----------
     calibrators : sequence of calibrators
-    weights : (M,) finite non-negative numbers, not all zero, scaled to sum to 1; equal if None
+    weights : (M,) finite non-negative numbers, not all zero; None gives equal weights
+        `fit` scales them to sum to 1.
 
     Attributes
     ----------

@@ -32,9 +32,9 @@ _BINS = 15
 def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Best inverse temperature of every slice within Γ of a common centre.
 
-    The loss of a slice is the total weight of its rows times its Brier score or ECE, so the losses of slices
-    add up. The search also tries the inverse temperatures that minimise the NLL, so the loss of the result is
-    at most theirs.
+    A slice contains the rows of one predicted class, of one group or of one bundle of classes. Its loss is
+    the total weight of its rows times its Brier score or ECE, so the losses of slices add up. The search also
+    tries the inverse temperatures that minimise the NLL, so the loss of the result is at most theirs.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")

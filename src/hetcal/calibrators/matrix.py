@@ -1,4 +1,4 @@
-"""Matrix scaling: the logit of one class may change the probability of another."""
+"""Matrix scaling: the calibrated logit of a class may depend on the logits of all classes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PARTS = {
     "spline": ("diagonal", "off-diagonal", "bias", "knots at 0", "broad features", "fine features"),
 }
 _Features = Literal["linear", "spline"]
-_SAMPLE = 50_000  # approximate number of rows in a sample, from whose fit the fit to all rows starts
+_SAMPLE = 50_000  # about this many rows are sampled; the fit to all rows starts from the fit to the sample
 _MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
 
 class MatrixScaling(Calibrator):
-    """``softmax(α (I + D) z + b)``: the logit of one class may change the probability of another.
+    """``softmax(α (I + D) z + b)``: the calibrated logit of a class may depend on the logits of all classes.
 
     α is the best single inverse temperature, and z are the logits. First, α z is transformed as described
     under `center` and `limit_`. The diagonal of D, its other entries and the biases b are shrunk towards
@@ -212,7 +212,7 @@ class _Problem:
     def _sample(self) -> _Problem | None:
         """Return the same problem for a sample of the rows, or None if a sample would not save time.
 
-        The solution for the sample is a good starting point for the search with all rows.
+        The solution for the sample is a good starting point for the fit to all rows.
         """
         if self.source.prefers_few_passes:
             return None

@@ -81,8 +81,9 @@ class _WithStandardErrors(Calibrator, register=False):
         """Calibrated probabilities (n, K); with `return_std`, also their standard errors (n, K).
 
         With ``return_std=True``, the result is a tuple of two arrays, and the input must not be a tensor or
-        batches. The standard errors reflect only the uncertainty of the temperatures. All other parameters
-        are those of ``predict_proba`` of any calibrator.
+        batches. The standard errors reflect only the uncertainty of the temperatures.
+
+        The arguments other than `return_std` are those of ``predict_proba`` of any calibrator.
         """
         predict = self._predict
         if return_std:
@@ -107,8 +108,9 @@ class TemperatureScaling(_WithStandardErrors):
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
-        Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`, it
-        includes an estimate of the bias of `alpha_`; see the notes of `fit`.
+        Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`,
+        `alpha_` is a weighted mean of two estimates; see the notes of `fit`. If both have a positive weight,
+        `alpha_std_` includes an estimate of the bias of `alpha_`.
 
     Examples
     --------
@@ -257,7 +259,10 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
 def fit_temperatures(
     source: Source, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
 ) -> TemperatureFit:
-    """Fit the inverse temperatures of all slices; `gamma` is a number, "cv" or "bayes"."""
+    """Fit the inverse temperatures of all slices (predicted classes, groups or bundles of classes).
+
+    `gamma` is a number, "cv" or "bayes".
+    """
     check_loss(loss)
     if not isinstance(gamma, str):
         number = check_gamma(gamma)

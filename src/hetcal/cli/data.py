@@ -48,7 +48,10 @@ def evaluate(
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
-    """Compute accuracy, NLL and calibration errors with noise floors, overall and by predicted class."""
+    """Compute accuracy, NLL and calibration errors, and the errors to expect by chance alone.
+
+    Accuracy and ECE are also computed for each predicted class.
+    """
     with progress("evaluating", quiet=as_json):
         from hetcal import artefact, logits_files, metrics
         from hetcal.cli import inputs, tables

@@ -40,8 +40,8 @@ def fit_file(
 ) -> Fitted:
     """Fit a calibrator to the validation rows of a file; the arguments are the options of `hetcal fit`.
 
-    `columns` contains the options `label_column` and `id_column`. `transition` describes the label noise, as
-    the argument of this name in the calibrators' ``fit``.
+    `columns` contains the options `label_column` and `id_column`. `transition` describes the label noise. It
+    is passed to the calibrator's ``fit``.
     """
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
@@ -59,7 +59,10 @@ def fit_file(
 
 
 def describe_auto(model: Any) -> dict[str, Any] | None:
-    """Return what an AutoCalibrator selected, its candidates and its advice; None for other calibrators."""
+    """Return what an AutoCalibrator selected, its candidates, and what it costs to keep decisions.
+
+    If this cost is large, "advice" contains a recommendation. The result is None for other calibrators.
+    """
     if not isinstance(model, AutoCalibrator):
         return None
     return {

@@ -1,4 +1,4 @@
-"""Read and check the options for class names, training counts, groups, label noise and Γ."""
+"""Read and check options of the commands, such as class names, training counts, groups and label noise."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def select_class_names(
 ) -> list[str] | None:
     """Return the class names in the file `path`, or those of the logits file if `path` is None.
 
-    A logits file with one column of probabilities names only class 1. If the fitted calibrator `model` knows
-    that class, the calibrator supplies the name of class 0.
+    The result is None if the logits file has no class names either. If it has only one class column, the name
+    of that column is the name of class 1. If the fitted calibrator `model` has two classes, one of them with
+    this name, the other one becomes the name of class 0.
     """
     if path is None:
         if data.has_one_column and data.class_names is not None:
@@ -72,7 +73,7 @@ def read_groups(path: Path) -> list[str]:
 
 
 def read_counts(path: Path) -> list[int]:
-    """Read the last comma-separated field of each line as an integer, dropping fractions.
+    """Read the last comma-separated field of each line that is not blank, and truncate it to an integer.
 
     The first line is skipped as a header unless its last field consists of digits and at most one point.
     """
@@ -174,7 +175,7 @@ def _read_text(path: Path, option: str) -> str:
     except UnicodeDecodeError:
         raise ValueError(
             f"{option} must be a text file in UTF-8, got another encoding or binary data in {str(path)!r}; "
-            "save it as plain text"
+            "save it as plain text in UTF-8"
         ) from None
     except OSError as error:
         raise ValueError(

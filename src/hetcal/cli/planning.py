@@ -77,7 +77,11 @@ def theory(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the figures")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the claims of the paper by exact computation and by simulation."""
+    """Check the claims of the paper by exact computation and by simulation.
+
+    The paper is Zhao, Chen and Oymak, "On the Role of Dataset Quality and Heterogeneity in Model Confidence"
+    (2020).
+    """
     from hetcal.cli import tables
     from hetcal.theory import theory_checks
 

@@ -17,7 +17,8 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
     """Show a progress bar if standard error is a terminal; yield a function ``update(completed, total)``.
 
     A command starts the bar before it imports NumPy and similar packages, because the imports can take a
-    second. In notebooks, the bar is hidden, because they would show every update on a new line.
+    second. The bar is hidden if `quiet` is True. It is also hidden in notebooks, because they would show
+    every update on a new line.
     """
     stderr = Console(stderr=True)
     in_notebook = "JPY_PARENT_PID" in os.environ

@@ -40,28 +40,32 @@ def console() -> Console:
 def show_comparison(result: Comparison, title: str) -> None:
     """Print the metrics of each method and the noise floors of its calibration errors.
 
-    All numbers except the NLL are in percent.
+    The noise floor of a calibration error is its expected value for a perfectly calibrated model with the
+    same confidences. All numbers except the NLL are in percent.
     """
     console().print(as_rich(comparison_tables(result, title)))
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model, and those of the classes in descending order of ECE minus floor."""
+    """Print the metrics of the model, and those of at most `max_classes` classes.
+
+    The classes are sorted by the difference between their ECE and its noise floor, largest first. The noise
+    floor is the expected ECE of a perfectly calibrated model with the same confidences.
+    """
     console().print(as_rich(evaluation_tables(result, max_classes, _PRINT_ALL)))
 
 
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
-    """Print the verdicts on the classes, smallest p-value first, and the hints.
+    """Print a table of the verdicts on the classes, smallest p-value first, and hints at possible causes.
 
-    The columns with the class, its verdict, its gap and its number of rows are always shown. The other
-    columns are shown if they fit.
+    The columns Class, Verdict, Gap and Rows are always shown. The other columns are shown if they fit.
     """
     title = f"By predicted class{result.labels.note}"
     console().print(as_rich(diagnosis_tables(result, title, max_classes, _PRINT_ALL)))
 
 
 def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:
-    """Print the candidates of an AutoCalibrator, with those that have a non-negligible weight in bold."""
+    """Print the candidates of an AutoCalibrator. Those with a weight of at least 2% are in bold."""
     out = console()
     table = _table(
         "Candidates and their cross-validated NLL",
@@ -81,7 +85,7 @@ def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool
 
 
 def show_theory(rows: Iterable[Any]) -> None:
-    """Print the promised, exact and simulated value of each claim of the paper."""
+    """Print the claims that :mod:`hetcal.theory` checks: promised, exact and simulated value of each."""
     table = _table("Claims of the paper", "Claim", "Promised", "Exact", "Simulated", "Holds")
     for row in rows:
         numbers = ("–" if v is None else f"{v:.4g}" for v in (row.promised, row.exact, row.simulated))

@@ -1,8 +1,9 @@
 """Calibration of rows that are distributed over a Dask cluster.
 
-A pass over the rows runs one task per block, on the worker that stores the block. The results of the tasks
-are small, and they are merged in a fixed order. A fit is therefore bit-identical for any number of workers,
-even if a worker is lost.
+The rows are divided into blocks. A pass over the rows runs one task per block. If blocks stay in the memory
+of the cluster, a task normally runs on the worker that holds its block. The results of the tasks are small,
+and they are merged in a fixed order. A fit is therefore bit-identical for any number of workers, even if a
+worker is lost.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ def rows(
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists.
 
-        By default, all columns are used except those that another argument names and index columns, such as
-        ``__null_dask_index__``. If several columns remain, the numeric ones contain the logits. If a single
-        column remains, it must contain lists. If the columns that are used by default are named by number,
-        such as ``10`` or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the
-        numbers: label 10 means the column with number 10.
+        By default, the columns of the other arguments and index columns, such as ``__null_dask_index__``, are
+        left out. If several columns remain, the numeric ones contain the logits. If a single column remains,
+        it must contain lists.
+
+        The columns that are used by default may have numbers as names, such as ``10`` or ``logit_10``. If
+        these numbers are not 0, 1, 2, … in order, labels refer to them: label 10 means the column with
+        number 10.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
@@ -99,11 +102,12 @@ def read_parquet(
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
         By default, the numeric columns whose names start with ``logit_``, if there are at least two. If not,
-        the only column of lists or, without such a column, all numeric columns. Columns that another argument
-        names and columns that store the index of a data frame are not used.
+        the only column of lists or, without such a column, all numeric columns. The columns of the other
+        arguments and columns that store the index of a data frame are not used. If there are not
+        two ``logit_`` columns, several numeric columns ``prob_…`` raise an error.
 
-        If the columns that are used by default are named by number, such as ``10`` or ``logit_10``, and the
-        numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column with
+        The columns that are used by default may have numbers as names, such as ``10`` or ``logit_10``. If
+        these numbers are not 0, 1, 2, … in order, labels refer to them: label 10 means the column with
         number 10.
     sample_weight, groups : columns, optional
     block_rows : int, optional

@@ -34,7 +34,7 @@ _RETRIES = 3  # how often a task is repeated after errors, in addition to repeti
 _FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
 _OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written besides the column of lists
-_INITIAL_ELEMENTS = 1 << 20  # approximate number of logits from which initial values are computed
+_INITIAL_ELEMENTS = 1 << 20  # approximate maximum number of logits in the result of `DaskRows.first`
 
 
 class DaskRows:
@@ -78,7 +78,7 @@ class DaskRows:
         return results
 
     def first(self) -> Block:
-        """Return sampled rows of the first block with rows of positive weight, to compute initial values."""
+        """Return the first block with rows of positive weight, or a sample of it, to start a fit from."""
         return self._first
 
     def group_names(self) -> NDArray[Any] | None:
@@ -230,7 +230,8 @@ class Store:
         try:
             return future.result()
         except BaseException:
-            self.__dict__.pop("_persisted", None)  # a failed block is read again in the next pass
+            # The error may come from a block in memory. The next pass therefore reads all blocks again.
+            self.__dict__.pop("_persisted", None)
             raise
         finally:
             future.release()
@@ -301,7 +302,8 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        # Whether the logits are probabilities by mistake is checked once per fit, not for each block.
+        # Whether the logits are probabilities by mistake is not checked here for each block, but once per
+        # fit, prediction or evaluation, for the result of `DaskRows.first`.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)

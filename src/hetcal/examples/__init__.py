@@ -18,11 +18,11 @@ def names() -> list[str]:
 
 
 def load_example(name: str = "cifar10-noisy") -> LogitsFile:
-    """Load the validation and test logits of an example; the attribute ``about`` describes their origin.
+    """Load the validation and test logits of an example; ``about`` of the result describes their origin.
 
     ``"cifar10-noisy"`` has 10 classes with 500 validation rows each. ``"cifar100-noisy"`` has 100 classes
-    with 50 validation rows each. Both models were trained with 30% label noise on the first half of the
-    classes. Validation and test labels are clean.
+    with 50 validation rows each. The logits of each example come from a model that was trained with 30% label
+    noise on the first half of the classes. Validation and test labels are clean.
 
     Examples
     --------

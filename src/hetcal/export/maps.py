@@ -213,11 +213,13 @@ class Matrix(_Clipped):
     Attributes
     ----------
     inputs : divides the logits by a temperature, limits their range and subtracts a constant per row
+        For exceptions for masked classes, see :class:`hetcal._numeric.matrix.Inputs`.
     change : (K, K) array, D
     bias : (K,) array, b
     keep_decision : bool
         Limit every calibrated logit to that of the predicted class, so that no class overtakes it.
-    curves : for each class, a function of its log-odds that is added to its entry of ``x + D x + b``; or None
+    curves : functions whose values are added to ``x + D x + b``, one per class, or None
+        The function of a class depends on the log-odds of this class under ``softmax(x)``.
     """
 
     inputs: Inputs
@@ -278,8 +280,9 @@ class Platt(Map):
     ----------
     pool : bool
         What to do if another class would overtake the predicted one. If True, average the predicted class
-        with the classes that would overtake it. If False, raise a confidence below 1/K to 1/K, and mix the
-        other classes with the uniform distribution until none of them overtakes the predicted class.
+        with as many of the most probable other classes as necessary. If False, raise a confidence below 1/K
+        to 1/K, and mix the other classes with the uniform distribution until none of them overtakes the
+        predicted class.
     """
 
     theta: Float
@@ -314,7 +317,7 @@ class Binary(_Clipped):
     polynomial : (3,) the coefficients c
     knots, widths, weights : (m,) each, κ, h and w
     keep_decision : bool
-        Clip f(x) at 0, so that the predicted class has a probability of at least 1/2.
+        Replace f(x) with 0 if it would give the predicted class a probability below 1/2.
     """
 
     alpha: float
@@ -358,7 +361,8 @@ class Binary(_Clipped):
     def check(self) -> None:
         """Raise ValueError unless α, limit and widths are positive and finite, and f has valid coefficients.
 
-        f must have three finite polynomial coefficients, and one width and one finite weight per finite knot.
+        f must have three polynomial coefficients, and one width and one weight per knot. All coefficients,
+        knots and weights must be finite.
         """
         positive = np.array([self.alpha, self.limit, *self.widths])
         is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
@@ -372,7 +376,10 @@ class Binary(_Clipped):
 
 @dataclass(frozen=True, eq=False)
 class Curve(Map):
-    """Map of the confidence by linear interpolation between the m knots ``(x[i], y[i])``."""
+    """Map of the confidence by linear interpolation between the m knots ``(x[i], y[i])``.
+
+    An interpolated confidence below 1/K is raised to 1/K.
+    """
 
     x: Float
     y: Float
@@ -439,7 +446,10 @@ class Chain(Map):
     def finish(
         self, rest: Sequence[Map], p: FloatArray, groups: ArrayLike | None, guess: CodeArray
     ) -> FloatArray:
-        """Apply `rest`, the maps after the first one, whose probabilities are `p`; return the last result."""
+        """Apply the maps after the first one, `rest`; return the probabilities of the last one.
+
+        `p` are the probabilities of the first map.
+        """
         for previous, part in pairwise((self.parts[0], *rest)):
             if not previous.keeps_decision or _has_external(previous):
                 guess = p.argmax(axis=1)
@@ -506,8 +516,8 @@ class PerSlice(Map):
     def check_exportable(self) -> None:
         """Raise TypeError, because a separate map per slice cannot be exported."""
         raise TypeError(
-            "calibrator must be exportable, got ClassWise with a base that is fitted separately on every "
-            "slice; use TemperatureScaling(), PlattScaling() or VectorScaling() as base"
+            "calibrator must be exportable, got ClassWise with a base other than TemperatureScaling, "
+            "PlattScaling and VectorScaling; use one of these three as base"
         )
 
 
@@ -591,7 +601,10 @@ def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
 
 
 def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Logits for the next step of a chain: the logarithm of `p` (n, K), with `guess` (n,) as the argmax."""
+    """Logits for the next step of a chain: the logarithm of `p` (n, K), with `guess` (n,) as the argmax.
+
+    Probabilities below the smallest positive normal number of the dtype, such as zeros, are raised to it.
+    """
     out = np.empty_like(p)
 
     def take_logarithm(start: int, stop: int) -> None:

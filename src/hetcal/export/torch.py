@@ -37,8 +37,9 @@ class Calibration(nn.Module):
     Parameters
     ----------
     calibrator : fitted calibrator
-        Any of hetcal's calibrators, unless it contains a :class:`hetcal.ClassWise` with a base that is fitted
-        separately for every class or group, or an estimator of another library.
+        Any of hetcal's calibrators, unless it contains an estimator of another library, or a
+        :class:`hetcal.ClassWise` with a base other than :class:`hetcal.TemperatureScaling`,
+        :class:`hetcal.PlattScaling` and :class:`hetcal.VectorScaling`.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
         Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, the
@@ -196,10 +197,10 @@ def collect_logits(
     amp: bool = False,
     progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Run a network over all batches, and return logits (n, K) in float32 and labels (n,), on its device.
+    """Run a network over all batches, and return logits (n, K) in float32 and labels (n,).
 
-    The logits of images have the shape (n, K, d1, d2, ...), and their labels (n, d1, d2, ...). The parameters
-    are described in :func:`fit_from_loader`.
+    Both tensors are on the device of the network. The logits of images have the shape (n, K, d1, d2, ...),
+    and their labels (n, d1, d2, ...). The parameters are described in :func:`fit_from_loader`.
     """
     first = next(model.parameters(), None)
     if device is not None:
@@ -549,7 +550,11 @@ def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
 
 
 def _keep_argmax(scores: Tensor, guess: Tensor) -> Tensor:
-    """Make `guess` the only argmax: other entries that reach its score are set to the next lower number."""
+    """Make `guess` (n,) the only argmax of every row.
+
+    Other entries that reach or exceed the score of `guess` are set to the next floating-point number below
+    this score.
+    """
     top = scores.gather(1, guess[:, None])
     below = torch.nextafter(top, torch.full_like(top, -torch.inf))
     is_other = torch.ones_like(scores, dtype=torch.bool).scatter(1, guess[:, None], False)

@@ -1,4 +1,8 @@
-"""Calibration errors and noise floors for Hugging Face: a metric for `evaluate`, a function for `Trainer`."""
+"""Calibration errors and noise floors for Hugging Face: a metric for `evaluate`, a function for `Trainer`.
+
+The noise floor of a calibration error is the error that a calibrated model with the same confidences has by
+chance.
+"""
 
 from __future__ import annotations
 

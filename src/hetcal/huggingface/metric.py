@@ -52,8 +52,10 @@ _CITATION = """\
 class Calibration(evaluate.Metric):  # type: ignore[misc]
     """Calibration errors and noise floors, as a metric of ``evaluate``.
 
-    ``compute(predictions=..., references=...)`` returns the numbers of :func:`hetcal.evaluate` in a
-    dictionary. The attribute `inputs_description` lists the other arguments of `compute`.
+    The noise floor of a calibration error is the error that a calibrated model with the same confidences has
+    by chance. ``compute(predictions=..., references=...)`` calls :func:`hetcal.evaluate` and returns its main
+    numbers in a dictionary. The attribute `inputs_description` lists the other arguments of `compute` and the
+    keys of the dictionary.
     ``evaluate.load(hetcal.huggingface.METRIC)`` also returns an instance.
     """
 

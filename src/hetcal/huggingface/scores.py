@@ -14,7 +14,7 @@ from hetcal.metrics.evaluation import as_plain
 __all__ = ["score_predictions", "select_rows"]
 
 _SCORES = ("accuracy", "nll", "brier", "ece", "max_ece", "avg_ece", "smooth_ece", "debiased_ece")
-_PER_CLASS = ("ece", "floor", "signed_gap")  # columns of ClassTable
+_PER_CLASS = ("ece", "floor", "signed_gap")  # attributes of `classes` in the result of hetcal.evaluate
 
 
 def score_predictions(
@@ -28,7 +28,11 @@ def score_predictions(
     n_redraws: int = 200,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Scores and noise floors as plain numbers; `per_class` adds lists with one number per class."""
+    """Scores and noise floors as plain numbers.
+
+    The noise floor of a calibration error is the error that a calibrated model with the same confidences has
+    by chance. `per_class` adds lists with one number per class, or None for a class that is never predicted.
+    """
     # Checked here, so that errors name the arguments of Hugging Face instead of those of hetcal.evaluate.
     inputs: dict[str, Any]
     if check_flag(from_probs, "from_probs"):

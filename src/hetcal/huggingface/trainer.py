@@ -21,6 +21,9 @@ def make_compute_metrics(
 ) -> Callable[[Any], dict[str, float]]:
     """Return a function for the argument `compute_metrics` of ``transformers.Trainer``.
 
+    The function computes accuracy, scores, calibration errors and noise floors. The noise floor of a
+    calibration error is the error that a calibrated model with the same confidences has by chance.
+
     The model classifies rows, with logits (n, K), or tokens, with logits (n, length, K). If it returns
     several arrays, the first one contains the logits.
 

@@ -68,8 +68,8 @@ class Agreement:
     def standardised(self) -> Float:
         """Agreement of every row, standardised for comparison with ``Bernoulli(expected)``, (n,).
 
-        If the model is calibrated and the labels are noisy, this is its exact distribution. For soft labels,
-        the mean and, approximately, the variance are those of this distribution.
+        If the model is calibrated and the labels are noisy, the result has exactly this distribution. For
+        soft labels, it has the same mean as this distribution, and approximately the same variance.
         """
         if self.kind is LabelKind.NOISY:
             return self.observed

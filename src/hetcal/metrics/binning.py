@@ -179,7 +179,11 @@ class ReliabilityCurve:
         return self._mean(np.abs(self.gap))
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Return one plain list per column, with an entry per bin, ready for JSON; None replaces nan."""
+        """Return the bins as lists by name, ready for JSON; every list has one entry per bin.
+
+        The names are "low" and "high" for the edges, "count", "confidence", "accuracy" and "gap". None
+        replaces nan.
+        """
         columns = {"low": self.edges[:-1], "high": self.edges[1:], "count": self.count}
         columns |= {"confidence": self.confidence, "accuracy": self.accuracy, "gap": self.gap}
         return {name: [None if v != v else v for v in a.tolist()] for name, a in columns.items()}
@@ -193,12 +197,13 @@ class ReliabilityCurve:
 class FineBins:
     """Bins of equal width, each subdivided into fine bins.
 
-    The fine bins have about equal lengths on the scale ``θ = arcsin √p`` of the confidence p. If the model is
-    calibrated, the number of correct predictions in a fine bin is a sum of independent ``Bernoulli(p_i)``
-    variables. It is approximated by a binomial variable whose success probability is the mean of the ``p_i``.
-    Both have the same expectation. If the ``p_i`` lie between ``sin²θ`` and ``sin²(θ + δ)``, the variance of
-    the binomial variable is larger by a factor of at most ``1 + sin²δ``. With 64 or more fine bins, this is
-    an increase of at most 0.06%.
+    On the scale ``θ = arcsin √p`` of the confidence p, no fine bin is longer than ``π/(2·resolution)``.
+
+    If the model is calibrated, the number of correct predictions in a fine bin is a sum of independent
+    ``Bernoulli(p_i)`` variables. It is approximated by a binomial variable whose success probability is the
+    mean of the ``p_i``. Both have the same expectation. If the ``p_i`` lie between ``sin²θ`` and
+    ``sin²(θ + δ)``, the variance of the binomial variable is larger by a factor of at most ``1/cos²δ``. With
+    a `resolution` of 64 or more, this is an increase of at most 0.061%.
 
     Attributes
     ----------
@@ -350,7 +355,7 @@ def reliability_by_class(
 ) -> tuple[ReliabilityCurve, ...]:
     """Compute a reliability curve for each of the K classes, from the rows predicted as the class.
 
-    The parameters are those of :func:`reliability_curve`.
+    The parameters are those of :func:`reliability_curve`, except that there is no `rows`.
 
     Examples
     --------
@@ -503,7 +508,10 @@ def bin_index(
 
 
 def bin_edges(confidence: FloatArray, *, n_bins: int = 15, binning: Binning = "width") -> Float:
-    """Edges (M + 1,) of the bins ``(edges[b], edges[b + 1]]`` to which :func:`bin_index` assigns the rows."""
+    """Edges (M + 1,) of the bins ``(edges[b], edges[b + 1]]`` to which :func:`bin_index` assigns the rows.
+
+    The edges are float64. For bins of equal width, :func:`bin_index` rounds them to the dtype of `confidence`.
+    """
     if binning == "width":
         return width_edges(n_bins, np.dtype(np.float64))
     edges = np.zeros(n_bins + 1)

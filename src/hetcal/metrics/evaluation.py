@@ -1,4 +1,7 @@
-"""Evaluation of predictions: accuracy, scores, calibration errors and noise floors in one result."""
+"""Evaluation of predictions: accuracy, scores, calibration errors and noise floors in one result.
+
+The noise floor of a calibration error is its distribution for a perfectly calibrated model.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ class ClassTable:
     signed_gap : (K,) array
         Confidence − accuracy.
     ece, floor, floor_q95 : (K,) arrays
-        ECE of the class, and the mean and 95% quantile of its noise floor.
+        ECE of the class, and the mean and 95% quantile that it would have under perfect calibration.
     """
 
     name: tuple[str, ...]
@@ -155,7 +158,7 @@ class Evaluation(TableDisplay):
 
     @property
     def excess(self) -> dict[str, float]:
-        """Metric minus the mean of its floor, for ``ece``, ``max_ece`` and ``avg_ece``."""
+        """Metric minus its mean under perfect calibration (`floor`), for every metric in `floor`."""
         return {name: getattr(self, name) - self.floor[name] for name in _WITH_FLOOR}
 
     def to_frame(self) -> pd.DataFrame:
@@ -219,8 +222,9 @@ def evaluate(
 ) -> Evaluation:
     """Compute accuracy, NLL, Brier score and calibration errors of predictions, with noise floors.
 
-    Accuracy, ECE and the noise floor of ECE are also computed for every class, from the rows predicted as
-    that class.
+    The noise floor of a calibration error is its distribution for a perfectly calibrated model with the same
+    confidences. Accuracy, ECE and the noise floor of ECE are also computed for every class, from the rows
+    predicted as that class.
 
     Parameters
     ----------
@@ -497,7 +501,10 @@ def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
 
 
 def _count_zeros(p: FloatArray, y: NDArray[Any]) -> int:
-    """Number of rows with probability 0 for the label, or for a class with a positive share of it."""
+    """Number of rows in which the label has probability 0.
+
+    For soft labels, it is the number of rows in which some class with a positive share has probability 0.
+    """
     if y.ndim == 2:
         return int(np.count_nonzero(((p == 0) & (y > 0)).any(axis=1)))
     return int(np.count_nonzero(p[np.arange(len(p)), y] == 0))

@@ -39,10 +39,11 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
-# A fine cell is one fine bin of one class. Its rows are redrawn together, by one binomial variate, if two
-# conditions hold: the number of rows times the number of redraws exceeds _MIN_FINE_DRAWS, and there are at
-# least _MIN_ROWS_PER_CELL rows per fine cell on average. Otherwise, redrawing every row individually is fast
-# enough or faster.
+# A fine cell contains the rows of one predicted class whose confidences lie in one fine bin (see `FineBins`).
+# The number of correct predictions in it is redrawn as one binomial variate if two conditions hold. The total
+# number of rows times the number of redraws must exceed _MIN_FINE_DRAWS, and there must be at least
+# _MIN_ROWS_PER_CELL rows per fine cell on average. Otherwise, redrawing the correctness of every row
+# individually is fast enough or faster.
 _MIN_FINE_DRAWS = 1 << 22
 _MIN_ROWS_PER_CELL = 8
 _BLOCK_BINOMIALS = 1 << 18  # approximate number of binomial variates drawn at a time
@@ -61,7 +62,7 @@ class NoiseFloor:
     mean, std : mapping of metric to float, or to (K,) array
     quantiles : mapping of metric to (L,) array, or to (L, K) array, for L levels
     samples : mapping of metric to (R,) or (R, K) array
-        The values of the R redraws.
+        The values of the metric in R simulations, each of which redraws the correctness of all rows.
     """
 
     levels: tuple[float, ...]
@@ -115,9 +116,10 @@ def noise_floor(
     ``Bernoulli(π)``, where π is the probability of agreement under `transition`. The redrawn agreement is
     then corrected for the noise like the observed one. The floor is therefore higher than without noise.
 
-    For soft labels, the deviations from the confidence vary less than for hard labels. They are redrawn as
-    ``√v·(p̂ − Bernoulli(p̂))``, where v is the variance for soft labels relative to that for hard ones. It is
-    estimated for every predicted class. For noisy and soft labels, every row is redrawn individually.
+    For soft labels, the difference of confidence and correctness usually varies less than for hard labels. It
+    is redrawn as ``√v·(p̂ − Bernoulli(p̂))``, where v is its variance for soft labels relative to that for hard
+    ones. The ratio v is estimated for every predicted class. For noisy and soft labels, every row is redrawn
+    individually.
 
     Parameters
     ----------
@@ -290,12 +292,13 @@ def _quantiles(samples: Float, levels: tuple[float, ...]) -> Float:
 class _SortedRows:
     """Rows sorted by cell, so that the sum over a cell is a sum over adjacent rows.
 
-    The residual of a row is redrawn as ``spread · (chance − Bernoulli(chance))``.
+    A cell is one of the M bins of one slice. The slices are the S predicted classes, or all rows together
+    (S = 1). The residual of a row is redrawn as ``spread · (chance − Bernoulli(chance))``.
 
     Attributes
     ----------
     chance, cell : (n,) arrays
-        Probability of agreement and cell of every row, in ascending order of the cells.
+        Success probability of the Bernoulli variable, and cell, of every row in ascending order of the cells.
     spread : (n,) array, or None if it is 1 for all rows
     count, expected : (S, M) arrays
         Number of rows and sum of ``spread · chance`` in every cell.
@@ -340,7 +343,7 @@ def _redraw(rows: _SortedRows, n_redraws: int, rng: np.random.Generator) -> Floa
 def _redraw_fine_cells(
     cells: FineCells, start: int, stop: int, n_redraws: int, rng: np.random.Generator
 ) -> Float:
-    """Sum of ``confidence - correct`` per cell of the classes start..stop-1, (R, stop - start, M)."""
+    """Sum of ``confidence - correct`` by class in start..stop-1 and bin, per redraw, (R, stop - start, M)."""
     count, total = cells.count[start:stop], cells.confidence[start:stop]
     used = count > 0
     n, mean = count[used].astype(np.int64), np.minimum(total[used] / count[used], 1)

@@ -92,10 +92,10 @@ def bootstrap(
       with :func:`~hetcal.metrics.noise_floor`, which refers to the same size.
     - ``"population"``, ``[θ − d, θ + max(q_high − μ, 0)]``: for the value on a very large test set. By the
       triangle inequality, sampling noise adds at most the distance between the observed and the true gaps of
-      the bins. ``d`` is the upper quantile of that distance over the resamples, or the upper quantile of the
-      noise floor if that is larger. The interval is conservative: it is wide, but its coverage is at least
-      about `level`. For ``signed_gap``, ``d`` is the upper quantile of the differences between the
-      resampled gaps and the estimated gap, but at least 0.
+      the bins. ``d`` is an upper limit of this distance: the upper quantile of the distance between the
+      resampled and the observed gaps, or that of the noise floor if it is larger. The interval is
+      conservative: it is wide, but its coverage is at least about `level`. For ``signed_gap``, ``d`` is the
+      upper quantile of the differences between the resampled gaps and the estimated gap, but at least 0.
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
       intervals, for comparison. They are not reliable for either quantity.
 
@@ -263,9 +263,9 @@ def normal_quantile(level: float) -> float:
 def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
     """Standard deviation of the correctness relative to that of a binary variable with mean `rate`, (K,).
 
-    The result is the root of a weighted average of the squared ratio and a prior value. The weight of the
-    squared ratio is the binomial variance of the number of rows that agree, and the weight of the prior value
-    is 1. The prior value therefore matters if `rate` is close to 0 or 1.
+    The result is the root of a weighted average of two variance ratios, the observed one and a prior one. The
+    weight of the observed ratio is the binomial variance of the number of rows that agree with the label,
+    ``n · rate · (1 − rate)``. The weight of the prior ratio is 1, so it matters if `rate` is close to 0 or 1.
     """
     prior = np.ones_like(rate)
     if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
@@ -332,8 +332,9 @@ def _ratio(numerator: Float, denominator: Float) -> Float:
 class _Sums:
     """Number of rows and sum of residuals in every cell, for R resamples.
 
-    Each attribute is a pair of arrays, for the numbers and for the sums. Their shape is (R, K, M) in
-    `by_class` and (R, 1, M) in `pooled`.
+    A cell is one of the M bins of one predicted class (in `by_class`), or of all rows (in `pooled`). Each of
+    these two attributes is a pair of arrays: the numbers of rows, and the sums. The arrays have the shape
+    (R, K, M) in `by_class` and (R, 1, M) in `pooled`.
     """
 
     by_class: tuple[Float, Float]
@@ -354,10 +355,10 @@ class _Sums:
 class _BinnedRows:
     """Residual and cells of every row.
 
-    The array `columns` has shape (n, 2) or (n, 3). Its columns are the residual ``confidence - correct`` and
-    the number of the cell of the row's predicted class and bin. With bins of equal mass, the third column is
-    the bin of the row among all rows. The values of a row are adjacent in memory, because rows are accessed
-    in random order.
+    A cell is one bin of one predicted class. The array `columns` has shape (n, 2) or (n, 3). The first column
+    contains the residuals ``confidence - correct``, and the second the numbers of the cells. With bins of
+    equal mass, the third column contains the bins that result if all rows are binned together. The values of
+    a row are adjacent in memory, because rows are accessed in random order.
     """
 
     columns: Float
@@ -366,7 +367,7 @@ class _BinnedRows:
     norm: Norm
 
     def sums(self, drawn: Iterable[IntArray], n_resamples: int) -> _Sums:
-        """Sum over the drawn rows of every resample.
+        """Count the drawn rows and sum their residuals in every cell, for each resample.
 
         Element ``i`` of each array of row numbers in `drawn` belongs to resample ``i % n_resamples``.
         """
@@ -414,8 +415,9 @@ def _deviation(
 ) -> tuple[Float, Float]:
     """Return the observed count of every cell, and its resampled minus its observed sum of residuals.
 
-    Before the subtraction, the resampled sums of a slice are scaled from the resampled to the observed number
-    of rows in the slice. If a resample contains no rows of a slice, the counts of the slice are 0.
+    A slice contains the rows of one predicted class, or all rows. Before the subtraction, the resampled sums
+    of a slice are scaled from the resampled to the observed number of rows in the slice. If a resample
+    contains no rows of a slice, the returned counts of the slice are 0.
     """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual
@@ -454,9 +456,9 @@ def _summarise(draws: Float, level: float) -> list[Float]:
 def _noise_bound(deviations: list[Float], upper: float, floor: Float | None) -> Float:
     """Bound on the contribution of sampling noise to a metric.
 
-    It is the upper quantile of the deviations of the resamples, or that of the noise floor, `floor`, if it is
-    larger. Resamples reproduce the noise of a miscalibrated model, but they underestimate it in bins with one
-    or two rows.
+    It is the larger of two quantiles at the level `upper`: that of the deviations of the resamples, and
+    `floor`, that of the noise floor (0 if `floor` is None). Resamples reproduce the noise of a miscalibrated
+    model, but they underestimate it in bins with one or two rows.
     """
     stacked = np.concatenate(deviations)
     empty = np.isnan(stacked).all(axis=0)

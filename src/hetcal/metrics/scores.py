@@ -179,8 +179,9 @@ def ece(
     """Expected calibration error (ECE) of the top label, over all rows.
 
     With ``gap_b = mean confidence_b − accuracy_b`` in bin ``b``, it is ``Σ_b (n_b/n)·abs(gap_b)``, or
-    ``√(Σ_b (n_b/n)·gap_b²)`` for ``norm="l2"``. Over-confident and under-confident classes can cancel out;
-    :func:`max_ece` and :func:`avg_ece` reveal such classes.
+    ``√(Σ_b (n_b/n)·gap_b²)`` for ``norm="l2"``. The M = `n_bins` bins are the intervals ``(i/M, (i+1)/M]``.
+    With ``binning="mass"``, they contain about equal numbers of rows instead. Over-confident and
+    under-confident classes can cancel out; :func:`max_ece` and :func:`avg_ece` reveal such classes.
 
     Examples
     --------
@@ -393,7 +394,7 @@ def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
 
 
 def debiased_error(table: Cells, norm: Norm) -> float:
-    """:func:`debiased_ece` from pooled cells."""
+    """:func:`debiased_ece` from the sums over all rows in every bin, as computed by :func:`pooled_cells`."""
     used = table.count[0] > 0
     count = table.count[0][used]
     gap, bin_accuracy = table.residual[0][used] / count, table.correct[0][used] / count

@@ -1,6 +1,6 @@
-"""Sums over rows from which :func:`~hetcal.metrics.evaluate` computes its result in one pass.
+"""Sums over rows from which :func:`~hetcal.metrics.evaluate` can compute its result.
 
-The totals of disjoint sets of rows can be added. They are computed chunk by chunk for arrays in memory, and
+The sums over disjoint sets of rows can be added. They are computed chunk by chunk for arrays in memory, and
 block by block for rows that are read in batches.
 """
 
@@ -24,8 +24,8 @@ __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_sour
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: few enough to fit into the caches
 _GROUP_ROWS = 1 << 18  # rows whose results are in memory at once, before they are added up
-_TABLE_SIZE = 1 << 20  # if a (K, T) table of a block would have more entries, the fine bins are made wider
-_MIN_RESOLUTION = 8  # lowest resolution of the fine bins, even with very many classes
+_TABLE_SIZE = 1 << 20  # with more entries than about this in a (K, T) table, the fine bins are wider
+_MIN_RESOLUTION = 8  # minimum of `FineBins.resolution`, even with very many classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +37,13 @@ class Totals:
     count, confidence, correct : (K, T) arrays
         Number of rows, sum of confidences and number of correct predictions per predicted class and fine bin.
     grid : (G,) array
-        Sums of the residuals on the grid of :func:`~hetcal.metrics.smooth_ece`.
+        Sums of the residuals, confidence minus correctness, in the cells of the grid that is used to compute
+        :func:`~hetcal.metrics.smooth_ece`.
     scores : (3,) array
         Sum of ``−log p[y]`` over the labels with positive probability, sum of the squared distances to the
         one-hot labels, and number of labels with probability 0.
     bins : FineBins
+        The T fine bins, which subdivide the M confidence bins.
     floor : float or None
         Probability that replaces 0 in the log-likelihood; None if no label has probability 0.
     """
@@ -86,9 +88,9 @@ class Totals:
 
 @dataclass(frozen=True)
 class BlockTotals:
-    """Function that computes the totals of one block.
+    """Callable that computes the totals of one block.
 
-    It is a class and not a closure, because a row source may pickle it to run it on another machine.
+    It is a class instead of a closure, because a row source may pickle it to run it on another machine.
     """
 
     bins: FineBins

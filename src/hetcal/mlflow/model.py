@@ -1,8 +1,8 @@
 """Calibrators and calibrated classifiers as MLflow models.
 
-This module is a flavour of MLflow, which calls `save_model` and `_load_pyfunc`. A model is a folder. The
-calibrators in it are JSON files of :func:`hetcal.save`, and the estimator of a
-:class:`hetcal.CalibratedClassifier` is a model of MLflow's own flavour for scikit-learn.
+This module is a flavour of MLflow: MLflow calls its functions `save_model` and `_load_pyfunc`. A saved model
+is a folder. Every calibrator is saved in it as a JSON file of :func:`hetcal.save`. Every estimator of a
+:class:`hetcal.CalibratedClassifier` is saved in it as a model of MLflow's own flavour for scikit-learn.
 """
 
 from __future__ import annotations
@@ -70,15 +70,17 @@ def save_model(
     Parameters
     ----------
     model : fitted calibrator of hetcal, or fitted :class:`hetcal.CalibratedClassifier`
-        A calibrator takes logits, a classifier takes the input of its estimator.
+        A calibrator takes logits or, with `from_probs`, probabilities. A classifier takes the input of its
+        estimator.
     path : folder to create
     from_probs : whether a calibrator takes probabilities instead of logits
     signature : ModelSignature or bool, optional
-        By default, a calibrator that knows distinct names of its classes and was not fitted by group takes a
-        table with a column per class. Any other calibrator takes an array in float64 named ``logits`` or
-        ``probs``, followed by an array named ``groups`` if it was fitted by group. For a classifier, the
-        signature is inferred from `input_example`; without an example, there is no signature. False saves no
-        signature: MLflow then accepts tables and arrays of any type, and only hetcal checks them.
+        By default, or if True, the input of a calibrator is a table with a column per class if the classes
+        have distinct names and the calibrator was not fitted by group. Otherwise, the input is a float64
+        array named ``logits`` or ``probs``, followed by an array named ``groups`` if the calibrator was
+        fitted by group. For a classifier, the signature is inferred from `input_example`; without an example,
+        there is no signature. False saves no signature: MLflow then accepts tables and arrays of any type,
+        and only hetcal checks them.
     input_example : rows of input, which MLflow stores with the model
         For a calibrator, the default is one row that is generated.
     estimator_options : keyword arguments of ``mlflow.sklearn.save_model`` for the estimator of a classifier
@@ -172,8 +174,8 @@ def load_model(model_uri: str | os.PathLike[str], dst_path: str | None = None) -
     flavors = Model.load(str(folder)).flavors
     if FLAVOR not in flavors:
         raise ValueError(
-            f"model_uri must be a model that hetcal.mlflow saved, got one of the flavours "
-            f"{', '.join(sorted(flavors))}; "
+            f"model_uri must be a model that hetcal.mlflow saved, got one of other flavours "
+            f"({', '.join(sorted(flavors))}); "
             "load other models with mlflow.pyfunc.load_model"
         )
     return _read(folder / flavors[FLAVOR]["data"]).model
@@ -256,7 +258,7 @@ def _check_model(model: Any) -> None:
     if isinstance(model, CalibratedClassifier) and any(map(_is_by_group, model.calibrators_)):
         raise ValueError(
             "model must predict without calibration_groups, got a CalibratedClassifier that needs them; save "
-            "the calibrator (calibrators_[0]) alone, and the estimator with mlflow.sklearn"
+            "every calibrator in calibrators_ alone, and every estimator with mlflow.sklearn"
         )
 
 
@@ -295,9 +297,10 @@ def _columns(calibrator: Calibrator) -> list[str] | None:
 
 
 def _example(calibrator: Calibrator, served: _Served) -> Any:
-    """One row of input with probability 1/2 for the first class, and equal ones for all others.
+    """One row of input: the first class has probability 1/2, and the others have equal probabilities.
 
-    The row contains the logarithms of the probabilities unless the model takes probabilities.
+    The row contains the logarithms of these probabilities unless the model takes probabilities. If the
+    calibrator was fitted by group, the result also contains a group.
     """
     row = np.full((1, calibrator.n_features_in_), 0.5 / (calibrator.n_features_in_ - 1))
     row[0, 0] = 0.5

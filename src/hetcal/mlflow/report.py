@@ -1,4 +1,4 @@
-"""Reports in MLflow runs: the page, the metrics, and the verdict on every class."""
+"""Reports in MLflow runs: the HTML page, the metrics, and the verdict on every class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["log_report"]
 
 _AFTER = "_after"  # end of the names of metrics and columns that describe the calibrated probabilities
 _SCORES = ("accuracy", "nll", "brier")
-_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns to which a calibrator adds one with _AFTER
+_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # with a calibrator, logged a second time with _AFTER
 
 
 def log_report(
@@ -60,8 +60,8 @@ def log_report(
         is a LogitsFile with test rows, only these are evaluated. A warning is emitted if the calibrator was
         fitted on the evaluated rows.
 
-        The page does not describe this calibrator. It compares calibrators that :func:`hetcal.make_report`
-        fits.
+        The logged report does not describe this calibrator. It compares calibrators that
+        :func:`hetcal.make_report` fits.
     run_id : str, optional
         By default the active run; if there is none, MLflow starts one.
     step : int, optional
@@ -73,7 +73,7 @@ def log_report(
     Returns
     -------
     hetcal.report.ReportData
-        The numbers of the page, for example for :func:`hetcal.report.check_gates`.
+        The numbers of the report, for example for :func:`hetcal.report.check_gates`.
 
     Notes
     -----

@@ -1,4 +1,8 @@
-"""The bound of Theorem 4.1 of the paper for the NLL, and its comparison with the measured excess NLL."""
+"""The bound of Theorem 4.1 of the paper for the NLL, and its comparison with measured values.
+
+The theorem bounds the excess loss of fitted temperatures: their expected loss on new data minus that of the
+best possible temperatures.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_coupled
 from hetcal._typing import FloatArray, IntArray
-from hetcal._validate import check_bounds, check_gamma, check_labelled, check_test_rows
+from hetcal._validate import check_bounds, check_gamma, check_labelled, check_number, check_test_rows
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_needed
 
@@ -29,11 +33,11 @@ _MAX_EXACT_ROWS = 4 * 10**11
 class NllBound:
     """The bound of Theorem 4.1, applied to the NLL.
 
-    The theorem bounds the excess loss of class-wise inverse temperatures α. It assumes a loss in [0, 1] that
-    is Lipschitz in the probabilities, but its proof only uses that the loss is Lipschitz in α. The NLL of a
-    row is Lipschitz in α with the constant ``√2 l_f``, and it is at most ``B = log K + √2 α₊ l_f``. The
-    theorem is therefore applied to NLL/B with the Lipschitz constant ``l_c = √2/B``, and the resulting bound
-    is multiplied by B.
+    The theorem bounds the excess loss of fitted class-wise inverse temperatures α: their expected loss on new
+    data minus that of the best possible α. It assumes a loss in [0, 1] that is Lipschitz in the
+    probabilities, but its proof only uses that the loss is Lipschitz in α. The NLL of a row is Lipschitz in α
+    with the constant ``√2 l_f``, and it is at most ``B = log K + √2 α₊ l_f``. The theorem is therefore
+    applied to NLL/B with the Lipschitz constant ``l_c = √2/B``, and the resulting bound is multiplied by B.
 
     Attributes
     ----------
@@ -74,6 +78,7 @@ class NllBound:
 
         Above 4·10¹¹ rows, the result may be up to 0.1% too large.
         """
+        excess = check_number(excess, "excess", above=0, remedy="pass an NLL, such as 0.01")
         rows = _MAX_EXACT_ROWS
         if self.excess(rows) <= excess:
             scaled = excess / self.scale
@@ -155,9 +160,9 @@ def bound_check(
     """Check Theorem 4.1 on data, for several values of Γ.
 
     Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
-    measured on the test rows, relative to temperatures fitted on the test rows themselves. These have the
-    lowest possible NLL on the test rows, which is at most that of the population optimum. The measured excess
-    therefore tends to be too large.
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. No temperatures
+    with the same Γ have a lower NLL on the test rows, not even those that are optimal for the population. The
+    measured excess therefore tends to be too large.
 
     Parameters
     ----------

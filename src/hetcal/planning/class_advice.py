@@ -58,9 +58,10 @@ class ClassAdvice:
 
     Notes
     -----
-    The gain, its limits and the cost are nan if the rows contain no information about a separate temperature.
-    Examples are a class that is never predicted or that is the only predicted class, logits that are constant
-    in every row, and rows that are all correct by wide margins. The advice is then ``pool``.
+    The gain, its limits and the cost are nan if the rows contain no information about a separate temperature,
+    and the advice is then ``pool``. This is the case for a class that is never predicted or that is the only
+    predicted class. It is the case for all classes if the logits are constant in every row, or if all rows
+    are correct by wide margins.
     """
 
     name: str
@@ -190,7 +191,7 @@ def _null_mean(source: MemorySource) -> Float:
     """
     n = source.counts()
     alpha = fit_bayes(source, DEFAULT_BOUNDS).alpha
-    # With one slice per row, the pass returns the slope and the curvature of every row.
+    # `nll_pass` returns sums over sets of rows. Here every row is a set of its own.
     _, slope, curvature = nll_pass(source.rows, np.arange(len(source.ids)), alpha[source.ids])
     total_curvature, total_slope, total_square = (
         sum_slices(source.ids, values, source.n_slices) for values in (curvature, slope, slope**2)
@@ -198,7 +199,7 @@ def _null_mean(source: MemorySource) -> Float:
     information = alpha**2 * total_curvature
     variance = alpha**2 * (total_square - total_slope**2 / np.maximum(n, 1))
     total = information.sum()
-    if total <= 0:  # constant logits: the temperature has no effect
+    if total <= 0:  # for example, if the logits are constant in every row
         return np.zeros(source.n_slices)
     common = variance.sum() / total
     own = np.divide(variance, information, out=np.full(len(n), common), where=information > 0)

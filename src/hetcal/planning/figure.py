@@ -85,7 +85,7 @@ def _series(plan: ValidationPlan, method: MethodPlan, metric: str) -> tuple[Curv
 
 
 def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
-    """Limits of the y axis, chosen from the points at the larger half of the sizes and the curves' limits."""
+    """Range of the y axis, chosen from the points at the larger half of the sizes and from the asymptotes."""
     half = len(plan.methods[0].sizes) // 2
     series = [_series(plan, m, metric) for m in plan.methods]
     values = np.concatenate([points[half:] for _, points, _, _ in series])

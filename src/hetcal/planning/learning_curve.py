@@ -25,7 +25,7 @@ from hetcal._typing import Float
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
 
-_RELATIVE_MISFIT = 0.1  # expected misfit of a shape, relative to the height above the lowest point
+_RELATIVE_MISFIT = 0.1  # expected misfit at a size, relative to the mean there minus the lowest mean
 _PENALTY = 2.0  # reduction of χ² that an additional parameter must achieve (Akaike's criterion)
 # With few rows per class, a slow or fast start may extend beyond the largest measured size. Excluding this
 # case would underestimate the uncertainty of the limit.
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Learning curve ``c + a/(m + m₀) + d·exp(−m/τ)``, fitted to the means and to each bootstrap draw.
+    """Learning curve ``c + a/(m + m₀) + d·exp(−m/τ)``, fitted to the measured means and to bootstrap draws.
 
     S is the number of measured sizes m, and B is the number of bootstrap draws.
 
@@ -58,8 +58,8 @@ class Curve:
     draws : array of shape (B, 5)
         The parameters for each draw.
     scatter : array of shape (B,)
-        A random deviation of a single fit for each draw: a fit on m rows deviates from the curve by
-        ``scatter/m``.
+        A random number s for each draw. In this draw, a single fit on m rows deviates from the curve by
+        ``s/m``.
     sizes : array of shape (S,)
         The measured sizes.
     residual : array of shape (1 + B, S)
@@ -78,7 +78,7 @@ class Curve:
         return float(self.fit[0])
 
     def at(self, m: Float) -> Float:
-        """Height of the curve fitted to the means at the sizes `m`, (len(m),)."""
+        """Heights at the sizes `m` of the curve that is fitted to the measured means, (len(m),)."""
         return np.asarray(_height(self.fit[None], np.atleast_1d(m))[0])
 
     def sample(self, m: Float, *, single: bool = False) -> Float:
@@ -120,7 +120,7 @@ def fit_curve(
 
     Each size is weighted by the inverse variance of its mean over the R repeats. No simple shape is exact
     where the curve is steep. The variance is therefore increased by the square of the expected misfit, which
-    is a tenth of the height above the lowest point.
+    is a tenth of the difference between this mean and the lowest mean.
 
     Parameters
     ----------
@@ -147,8 +147,8 @@ def fit_curve(
     if floors is not None:
         lower[1:] = floors
     parameters = _best_shapes(sizes, targets, weight, lower)
-    # The choice of held-out rows and diverging temperatures increase the measured scatter at some sizes, so
-    # the smallest estimate over the sizes is used.
+    # At some sizes, diverging temperatures and the choice of the held-out rows increase the measured scatter.
+    # The smallest estimate over the sizes is therefore used.
     scatter = (values.std(axis=1, ddof=1) * sizes).min() * rng.normal(size=draws.shape[1])
     residual = targets.T - _height(parameters, sizes)
     return Curve(parameters[0], parameters[1:], scatter, sizes, residual)
@@ -221,7 +221,8 @@ def _least_squares(design: Float, values: Float, weight: Float, floors: Float) -
     """Constrained least squares: coefficients (p, B) and residual sums of squares (B,).
 
     The first coefficient is at least `floors` (B,), and the others are at least zero. The problem is convex
-    and has at most three unknowns. All combinations of constraints that hold with equality are tried.
+    and has at most three unknowns. Every subset of the constraints is tried as the set that holds with
+    equality.
     """
     root = np.sqrt(weight)[:, None]
     x, n_coefficients = design * root, design.shape[1]

@@ -79,8 +79,8 @@ class MethodPlan:
         Rows needed for an NLL within the plan's tolerance of the method's own limit.
     beats_pooled_from : Interval or None
         Number of rows beyond which the NLL stays at or below that of the method with one temperature for all
-        classes; inf if there is no such number. None for that method itself, and if the plan does not have
-        it.
+        classes; inf if there is no such number. None for that method itself, or if the plan has no such
+        method.
     bound : NllBound or None
         Bound of Theorem 4.1 for this method; None if the theorem does not apply.
     curve, max_ece_curve : Curve
@@ -156,7 +156,7 @@ class ValidationPlan(TableDisplay):
         return text.summary_text(self)
 
     def predict(self, method: str, rows: int) -> Forecast:
-        """Predict the scores of a fit of `method` on `rows` rows from the learning curves."""
+        """Use the learning curves to predict the scores of `method` after a fit on `rows` rows."""
         plan = self[method]
         remedy = "for predictions at fewer rows, pass smaller sizes= to plan_validation_size"
         rows = check_integer(rows, "rows", minimum=int(plan.sizes[0]), remedy=remedy)
@@ -359,7 +359,7 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
 def _bounds(
     z: FloatArray, methods: Mapping[str, Any], alpha_range: tuple[float, float], delta: float
 ) -> dict[str, NllBound | None]:
-    """Bound of Theorem 4.1 for each method; None for a method to which the theorem does not apply."""
+    """Bound of Theorem 4.1 for each method; None if the theorem does not apply or every row is constant."""
     norm = logit_norm(z)
     bounds: dict[str, NllBound | None] = dict.fromkeys(methods)
     for name, method in methods.items():
@@ -397,7 +397,7 @@ def _method_plans(
 
 
 def _points(samples: Samples, i: int) -> tuple[Float, Float, Float, Float, Float]:
-    """Sizes, mean NLL and its standard error, mean max-ECE excess and its standard error, at each size."""
+    """The attributes `sizes` to `max_ece_error` of :class:`MethodPlan`, in their order there."""
     root = math.sqrt(samples.nll.shape[2])
     nll, max_ece = samples.nll[i], samples.max_ece[i]
     nll_error, max_ece_error = (values.std(axis=1, ddof=1) / root for values in (nll, max_ece))

@@ -31,8 +31,8 @@ Boundary = Literal["theorem", "text"]
 Regime = Literal["shared", "class-wise", "separate"]
 AlphaRange = float | tuple[float, float]
 
-# The shared regime applies up to Γ = factor/(√n l_f l_c). The factor is 1/8 in the theorem and its proof, but
-# 8 in the text after the theorem.
+# Theorem 4.1 has one formula for small Γ and one for large Γ, see `cts_bound`. The former applies up to
+# Γ = factor/(√n l_f l_c). The factor is 1/8 in the theorem and its proof, but 8 in the text after the theorem.
 _BOUNDARIES: dict[str, float] = {"theorem": 1 / 8, "text": 8.0}
 _MAX_ROWS = 10**12  # samples_needed does not search beyond this
 
@@ -81,7 +81,7 @@ def cts_bound(
 ) -> float:
     """Bound of Theorem 4.1 on the excess loss of class-wise temperature scaling.
 
-    The excess loss is the expected loss of the fitted inverse temperatures on new data minus that of the best
+    The excess loss is the expected loss of the fitted inverse temperatures α on new data minus that of the best
     possible ones. Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the excess
     loss is at most::
 
@@ -90,7 +90,7 @@ def cts_bound(
 
     With the default `boundary` and apart from two exceptions, the bound does not decrease as K, Γ, W, l_f or
     l_c increases, and it decreases as δ or n increases. The first exception is the boundary between the
-    regimes: there, the class-wise formula gives a slightly lower bound than the shared one, because it
+    regimes: there, the class-wise formula gives a smaller value than the shared one, because it
     contains ``log(x)`` instead of ``log(1 + x)``. The second is the start of the class-wise regime if there
     are many classes: the bound can then increase with n, at most up to ``n = e/(64 Γ² l_f² l_c²)``.
 
@@ -171,6 +171,7 @@ def classwise_bound(
 ) -> float:
     """Bound of Corollary 4.2 on the excess loss of every class, if each class is calibrated separately.
 
+    The excess loss of a class is that of :func:`cts_bound`, but over the rows that are predicted as the class.
     Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))`` (see
     :func:`classwise_confidence`), the excess loss of every predicted class is at most::
 
@@ -244,7 +245,7 @@ def samples_needed(
     p_min: float | None = None,
     boundary: Boundary = "theorem",
 ) -> int:
-    """Smallest number of validation rows from which on a bound is at most `epsilon`.
+    """Smallest n such that a bound is at most `epsilon` for n and for any larger number of validation rows.
 
     Pass `n_classes` and `gamma` to use Theorem 4.1, or `p_min` to use Corollary 4.2. The other arguments are
     those of :func:`cts_bound`; `boundary` affects only Theorem 4.1.
@@ -288,9 +289,9 @@ def samples_needed(
 
 
 def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
-    """Smallest n from which on the bound is at most `epsilon`; None if n is beyond the search range.
+    """Smallest n such that the bound is at most `epsilon` for n rows and for any larger number of rows.
 
-    In the shared and in the separate regime, the bound decreases with n. In the class-wise regime, it
+    If n is beyond the search range, the result is None. In the shared and in the separate regime, the bound decreases with n. In the class-wise regime, it
     increases up to a single peak, which is often at the start of the regime, and then decreases.
     """
 
@@ -372,6 +373,6 @@ def _log_product(*factors: float) -> float:
 
 
 def _log1p_product(*factors: float) -> float:
-    """``log(1 + product)`` of a product of positive factors that may overflow."""
+    """``log(1 + product)`` of a product of non-negative factors that may overflow."""
     product = math.prod(factors)
     return math.log1p(product) if product < math.inf else sum(map(math.log, factors))

@@ -177,9 +177,9 @@ def bound_slack(
 
     In this example, K classes are predicted equally often. A prediction of class k is correct with
     probability ``correct[k]``; otherwise, all other classes are equally likely labels. The logits are the
-    unit vector of the predicted class, α is in [0, 10], and the loss is half the Brier score, so ``l_f = 1``
-    and ``l_c = √2``. If a class has the accuracy q and receives the confidence c, its excess loss over the
-    confidence q is ``(c − q)² K / (2 (K − 1))``.
+    unit vector of the predicted class, the inverse temperature α is in [0, 10], and the loss is half the
+    Brier score, so ``l_f = 1`` and ``l_c = √2``. If a class has the accuracy q, its expected loss with the
+    confidence c exceeds that with the confidence q by ``(c − q)² K / (2 (K − 1))``.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def lemma_curve(
 ) -> LemmaCurve:
     """Confidence and test accuracy as functions of the training noise, from Lemma 3.3 and by simulation.
 
-    Both points of the distribution have the same training noise, ``p₊ = p₋``.
+    Both points of :class:`NoisyBinary` have the same training noise, ``p₊ = p₋``.
 
     Parameters
     ----------

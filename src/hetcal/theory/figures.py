@@ -1,4 +1,4 @@
-"""The two figures of `hetcal theory`: Lemma 3.3 by label noise, and the bound by number of rows."""
+"""The two figures of `hetcal theory`, which illustrate Lemma 3.3 and the bound of Theorem 4.1."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def export(
     if isinstance(calibrator, CalibratedClassifier):
         if model is not None or output is not None or from_probs:
             raise ValueError(
-                "model, output and from_probs must be left out for a CalibratedClassifier, got some of them; "
-                "omit them, since the classifier's own estimator is written"
+                "model, output and from_probs must be left out for a CalibratedClassifier, got at least one "
+                "of them; omit them, since the classifier's own estimator is written"
             )
         onnx_model = classifier_model(calibrator, example, many_rows=many_rows)
     elif model is not None:

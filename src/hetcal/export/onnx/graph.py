@@ -16,7 +16,7 @@ from hetcal.export import maps
 
 __all__ = ["GROUPS", "Builder", "add_argmax", "add_map"]
 
-GROUPS = "groups"  # name of the input with the position of every row's group
+GROUPS = "groups"  # name of the input with the position of every row's group in the sorted group names
 
 
 class Builder:
@@ -309,7 +309,11 @@ class _TopLabel:
         return self._levelled(confidence)
 
     def _pooled(self, confidence: str) -> str:
-        """Probabilities in which the predicted class is averaged with the classes that would overtake it."""
+        """Probabilities in which no other class overtakes the predicted class.
+
+        If another class would overtake it, the predicted class is averaged with as many of the most probable
+        other classes as necessary.
+        """
         build, k = self.build, self.build.n_classes
         others = build.node("Mul", self.share, build.node("Sub", build.constant(1.0), confidence))
         sums = build.node("CumSum", build.sorted_descending(others, k - 1), build.constant(1, np.int64))
@@ -368,7 +372,10 @@ def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
 
 
 def _interval(build: Builder, edges: Float, confidence: str, last: int) -> str:
-    """Index i (n, 1) of the interval ``(edges[i], edges[i + 1]]`` of each confidence, clipped to 0..last."""
+    """For each confidence, index i of the interval ``(edges[i], edges[i + 1]]`` that contains it, (n, 1).
+
+    The index is clipped to 0..last.
+    """
     is_below = build.node("Less", build.constant(edges[None]), confidence)
     count = build.node(
         "ReduceSum", build.node("Cast", is_below, to=TensorProto.INT64), build.axes(), keepdims=1

@@ -66,7 +66,8 @@ def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
-    if uses_scores and n_classes == 2:  # the only score is the logit of class 1; that of class 0 is 0
+    if uses_scores and n_classes == 2:
+        # The last or only column of the scores is the logit of class 1. The logit of class 0 is 0.
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
         graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
@@ -126,7 +127,10 @@ def _unwrap(estimator: Any) -> Any:
 
 
 def _last_step(estimator: Any) -> Any:
-    """The last step of a pipeline, or another estimator itself; skl2onnx's options apply to this object."""
+    """The last step of `estimator` if it is a pipeline, otherwise `estimator` itself.
+
+    The options of skl2onnx refer to this object.
+    """
     return _last_step(_unwrap(estimator.steps[-1][1])) if hasattr(estimator, "steps") else estimator
 
 
