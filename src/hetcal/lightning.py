@@ -50,8 +50,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         last validation epoch, and saved. For this, the logits of one epoch are kept in main memory. Without a
         calibrator, the memory does not grow with the number of rows.
     path : file for the fitted calibrator
-        By default ``calibrator.json`` in the folder of the logger, or in ``trainer.default_root_dir`` if the
-        logger has no folder.
+        By default ``calibrator.json`` in the folder of the logger, or, if there is none, in
+        ``trainer.default_root_dir``.
     prefix : start of the names of the logged metrics
         The prefix is followed by ``nll``, ``ece``, ``max_ece``, ``avg_ece``, ``ece_floor``,
         ``max_ece_floor`` or ``avg_ece_floor``.
@@ -206,9 +206,9 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         if isinstance(batch, tuple | list) and len(batch) > 1:
             return outputs[self.logits_key], batch[-1]
         raise ValueError(
-            f"validation_step must return the labels as {self.labels_key!r} unless they are that entry of the "
-            f"batch or the last of its elements, got only the outputs {', '.join(outputs)}; add the labels to "
-            "the returned dictionary"
+            f"validation_step must return the labels as {self.labels_key!r} unless they are that entry of "
+            f"the batch or the last of its elements, got only the outputs {', '.join(outputs)}; add the "
+            "labels to the returned dictionary"
         )
 
 

@@ -132,7 +132,8 @@ class LogitsFile:
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     labels_by_name : whether the labels are names of columns, so that the order of the columns does not matter
     has_one_column : whether the file is a table with a single class column, the probabilities of class 1
-        Class 0 then has the other name in the labels. If there is none, it is named "0" or "not <class 1>".
+        The name of class 0 is then the other name in the labels. If there is none, it is "0" or
+        "not <class 1>".
     named_columns : the arguments `label_column` and `id_column` that were passed
     """
 
@@ -301,8 +302,7 @@ def save_table(
     :func:`load_logits` reads them. If two classes share a name, or if there are several arrays, the columns
     are numbered instead. An ``.npz`` file stores the names as an array ``class_names``.
 
-    `ids` are named columns that identify the rows. They come first. A ``.npy`` file with a
-    two-dimensional array leaves them out.
+    `ids` are named columns that identify the rows. They come first. A ``.npy`` file leaves them out.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -322,7 +322,7 @@ def save_table(
             arrays = {f"prob_{c}": p[:, k] for k, c in enumerate(class_names)}
         elif suffix == ".npz":
             arrays["class_names"] = np.array(class_names)
-    if ids is not None:
+    if ids is not None and suffix != ".npy":
         arrays = _with_ids(ids, arrays, as_text=suffix == ".npz")
     write_atomic(target, lambda file: _WRITERS[suffix](file, arrays))
 
@@ -625,8 +625,8 @@ def _score_matrix(
 ) -> NDArray[np.float64]:
     """Class columns as one array (n, K).
 
-    Text that is not a number is refused. A column of consecutive whole steps, such as row numbers, is
-    refused, too, unless a prefix marks the class columns.
+    Text that is not a number is refused. A column of three or more values that increase by 1 from row to row
+    is refused, too, because it probably contains row numbers. A prefix of the class columns prevents this.
     """
     remedy = (
         "name the column of the labels 'label', or pass its name as --label-column; pass the name of a "
@@ -713,9 +713,10 @@ def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDAr
         return names, y, False
     texts = np.array(["" if label is None else str(label) for label in labels])
     if positive is None:
+        row = int(np.argmax(~np.isin(texts, ["0", "1"])))
         raise ValueError(
-            f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {texts[0].item()!r}; "
-            "rename the column to prob_<class>, where <class> is the name of class 1"
+            f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {texts[row].item()!r} "
+            f"at row {row}; rename the column to prob_<class>, where <class> is the name of class 1"
         )
     names = binary_names(positive, texts, name=f"{file}: label", remedy=_ALL_PROBS)
     return names, (texts == positive).astype(np.int64), True

@@ -62,6 +62,14 @@ def test_fit_from_loader(data):
     )
 
 
+def test_knots_that_are_equal_in_half_precision():
+    z = np.repeat([[0.0, 0.0], [4e-4, 0.0], [2.0, 0.0]], 10, axis=0)
+    y = np.array(([0] * 6 + [1] * 4) * 2 + [0] * 9 + [1])
+    calibrator = hetcal.calibrators.TopLabelIsotonic().fit(z, y)
+    log_p = Calibration(calibrator, dtype=torch.float16)(torch.zeros(1, 2))
+    np.testing.assert_allclose(log_p.exp().numpy(), calibrator.predict_proba([[0.0, 0.0]]), atol=1e-3)
+
+
 def test_every_module_keeps_its_mode():
     network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).train()
     network[1].eval()  # a frozen layer

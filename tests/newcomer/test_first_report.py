@@ -1,8 +1,9 @@
 """From a model to a report: docs/get-your-logits.md, then docs/five-minutes.md, as they are written.
 
 Every section gives the scores of the model, with the real packages. With the file that it writes, a reader
-goes on to the first report. `make docs` runs everything. `make test` runs the sections that need no more
-packages, and goes on only from the file with one probability per row, because every file takes seconds.
+goes on to the first report. Since every section and every file takes seconds, `make test` runs only a few of
+the sections that need no more packages, and goes on only from the file with one probability per row. `make
+docs` runs everything.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hetcal.__main__ import main
 
 READERS_SCRIPT = Path(__file__).with_name("readers.py")
 SLOW = bool(os.environ.get("HETCAL_SLOW_DOCS"))
+QUICK = ("one-probability-per-row", "onnx", "only-the-confidence-of-the-prediction", "pytorch")
 
 
 @pytest.mark.parametrize("section", READERS)
@@ -33,6 +35,8 @@ def test_from_a_model_to_a_report(
     packages = READERS[section].packages
     if packages and not SLOW:
         pytest.skip(f"needs {', '.join(packages)}, which `make docs` installs")
+    if section not in QUICK and not SLOW:
+        pytest.skip("slow; `make docs` runs it")
     monkeypatch.chdir(tmp_path)
     for name, value in {"HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "torch", "PYTHONUTF8": "1"}.items():
         monkeypatch.setenv(name, value)

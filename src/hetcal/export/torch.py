@@ -475,7 +475,9 @@ class _Curve(_Tabulated):
         if len(x) == 1:
             return y.expand(len(confidence))
         left = (torch.searchsorted(x, confidence) - 1).clamp(0, len(x) - 2)
-        fraction = ((confidence - x[left]) / (x[left + 1] - x[left])).clamp(0, 1)
+        width = x[left + 1] - x[left]
+        # Knots can be equal, in files or after rounding to a short type. Then the second one counts.
+        fraction = torch.where(width > 0, (confidence - x[left]) / width, 1.0).clamp(0, 1)
         return y[left] + fraction * (y[left + 1] - y[left])
 
 

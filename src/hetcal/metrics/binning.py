@@ -510,7 +510,7 @@ def bin_index(
 def bin_edges(confidence: FloatArray, *, n_bins: int = 15, binning: Binning = "width") -> Float:
     """Edges (M + 1,) of the bins ``(edges[b], edges[b + 1]]`` to which :func:`bin_index` assigns the rows.
 
-    The edges are float64. For bins of equal width, :func:`bin_index` rounds them to the dtype of `confidence`.
+    The edges are float64. For ``"width"``, :func:`bin_index` rounds them to the dtype of `confidence`.
     """
     if binning == "width":
         return width_edges(n_bins, np.dtype(np.float64))

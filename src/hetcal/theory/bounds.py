@@ -32,7 +32,8 @@ Regime = Literal["shared", "class-wise", "separate"]
 AlphaRange = float | tuple[float, float]
 
 # Theorem 4.1 has one formula for small Γ and one for large Γ, see `cts_bound`. The former applies up to
-# Γ = factor/(√n l_f l_c). The factor is 1/8 in the theorem and its proof, but 8 in the text after the theorem.
+# Γ = factor/(√n l_f l_c). The factor is 1/8 in the theorem and its proof, but 8 in the text after the
+# theorem.
 _BOUNDARIES: dict[str, float] = {"theorem": 1 / 8, "text": 8.0}
 _MAX_ROWS = 10**12  # samples_needed does not search beyond this
 
@@ -81,9 +82,9 @@ def cts_bound(
 ) -> float:
     """Bound of Theorem 4.1 on the excess loss of class-wise temperature scaling.
 
-    The excess loss is the expected loss of the fitted inverse temperatures α on new data minus that of the best
-    possible ones. Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the excess
-    loss is at most::
+    The excess loss is the expected loss of the fitted inverse temperatures α on new data minus that of the
+    best possible ones. Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the
+    excess loss is at most::
 
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
@@ -171,8 +172,8 @@ def classwise_bound(
 ) -> float:
     """Bound of Corollary 4.2 on the excess loss of every class, if each class is calibrated separately.
 
-    The excess loss of a class is that of :func:`cts_bound`, but over the rows that are predicted as the class.
-    Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))`` (see
+    The excess loss of a class is defined as in :func:`cts_bound`, but over the rows that are predicted as the
+    class. Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))`` (see
     :func:`classwise_confidence`), the excess loss of every predicted class is at most::
 
         6 √(log(1 + 4 W √n l_f l_c) / (p_min n)) + 12 √(log(2/δ) / (p_min n))
@@ -291,7 +292,9 @@ def samples_needed(
 def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
     """Smallest n such that the bound is at most `epsilon` for n rows and for any larger number of rows.
 
-    If n is beyond the search range, the result is None. In the shared and in the separate regime, the bound decreases with n. In the class-wise regime, it
+    If n is beyond the search range, the result is None.
+
+    In the shared and in the separate regime, the bound decreases with n. In the class-wise regime, it
     increases up to a single peak, which is often at the start of the regime, and then decreases.
     """
 

@@ -322,8 +322,8 @@ def _check_radius(radius: object) -> float:
 #     a    = R · ((2 − r) v − r v') / ‖(2 − r) v − r v'‖,   r = g(v') / g(v) in [0, 1]     (weight a)
 #
 # The problem is convex, so these conditions are sufficient. For a given r, the second condition determines a,
-# and the first is a monotone equation in b, which Newton's method solves. What remains is an equation in r. If
-# −v and v' both occur, the difference of its two sides has opposite signs at r = 0 and r = 1. Bisection
+# and the first is a monotone equation in b, which Newton's method solves. What remains is an equation in r.
+# If −v and v' both occur, the difference of its two sides has opposite signs at r = 0 and r = 1. Bisection
 # therefore solves it, for tens of thousands of data sets at once. scipy.optimize.brentq solves only one
 # equation at a time. scipy.optimize.elementwise.find_root solves many, but it requires SciPy 1.15.
 
