@@ -51,7 +51,7 @@ _METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR_LABEL = "noise floor (mean to 95%)"
 _GAP_FLOOR_LABEL = "noise floor (95%)"
 _FLOOR_COLOUR = "#e3e3e3"
-_TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
+_TINY = 5.0  # smallest font size; class names and values that do not fit in this size are left out
 _MIN_BAR_WIDTH = 5.0  # in points (1/72 inch); instead of narrower bars, class_ece_bars draws round markers
 
 
@@ -109,17 +109,18 @@ def class_ece_bars(
     *,
     classes: Sequence[str | int] | None = None,
 ) -> Axes:
-    """Draw the ECE of every class as a bar, with its noise floor from the mean to the 95% quantile.
+    """Draw the ECE of every class as a bar, with its noise floor.
 
-    If the bars would be too narrow to see, points are drawn instead. A band behind them then shows the noise
-    floor, averaged over the methods.
+    The noise floor is the distribution of the ECE for a calibrated model with the same confidences. It is
+    drawn as a line from its mean to its 95% quantile. If the bars would be too narrow to see, points are
+    drawn instead. A band behind them then shows the noise floor, averaged over the methods.
 
     Parameters
     ----------
     evaluations : an Evaluation, or a mapping of method name to Evaluation for bars side by side
     ax : axes to draw on; a new figure by default
     classes : names or numbers of the classes to show
-        By default all classes that the first method predicts, in descending order of its ECE.
+        By default all classes that the first method predicts, by descending ECE of this method.
     """
     methods = _check_methods(evaluations)
     first = next(iter(methods.values())).classes
@@ -156,6 +157,9 @@ def method_comparison(
     metrics: Sequence[str] = ("ece", "max_ece", "avg_ece"),
 ) -> Axes:
     """Draw the calibration errors of several methods side by side, each with its noise floor.
+
+    The noise floor is the distribution of the error for a calibrated model with the same confidences. It is
+    drawn as a line from its mean to its 95% quantile.
 
     Parameters
     ----------
@@ -199,8 +203,9 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     """Draw accuracy against confidence, with one point per predicted class.
 
     The area of a point grows with the number of rows of the class. A class whose ECE exceeds the 95% quantile
-    of its noise floor is coloured by the sign of its gap, and other classes are grey. The coloured classes
-    with the largest absolute gaps are labelled with their names.
+    of its noise floor is coloured by the sign of its gap (confidence minus accuracy), and other classes are
+    grey. The noise floor is the distribution of the ECE for a calibrated model with the same confidences. The
+    coloured classes with the largest absolute gaps are labelled with their names.
 
     Parameters
     ----------
@@ -246,7 +251,7 @@ def gap_chart(
     gap_floor: ArrayLike | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the signed gap of every class with its interval.
+    """Draw the gap of every class, which is confidence minus accuracy, with its interval.
 
     The classes are sorted by their gap and coloured by their verdict. To the right of zero, confidence
     exceeds accuracy; to the left, accuracy exceeds confidence. The intervals refer to the gap in the
@@ -376,8 +381,8 @@ class ClassCalibrationDisplay:
         y_prob : (n, K) probabilities, or (n,) probabilities of class 1 of two classes
         class_names : K names in the order of the columns, such as the ``classes_`` of an estimator
             By default the column names of a data frame, or the class numbers.
-        level, min_gap : as in :func:`hetcal.diagnose`
-        n_redraws, rng : number of redraws for the noise floors, and their generator or seed
+        level, min_gap, n_redraws, rng : as in :func:`hetcal.diagnose`
+            The noise floors of the gaps are simulated with the same options.
         name : title of the chart
         ax : axes to draw on; a new figure by default
         """
@@ -410,8 +415,8 @@ class ClassCalibrationDisplay:
         X : rows that the estimator was not fitted on
         y : (n,) true classes, as in ``estimator.classes_``
         class_names : K names to show instead of ``estimator.classes_``
-        level, min_gap : as in :func:`hetcal.diagnose`
-        n_redraws, rng : number of redraws for the noise floors, and their generator or seed
+        level, min_gap, n_redraws, rng : as in :func:`hetcal.diagnose`
+            The noise floors of the gaps are simulated with the same options.
         name : title of the chart; by default the name of the estimator's class
         ax : axes to draw on; a new figure by default
         """
@@ -438,7 +443,7 @@ class ClassCalibrationDisplay:
         diagnosis = diagnose_top_label(
             top, names, level=level, min_gap=min_gap, n_redraws=n_redraws, rng=as_generator(options["rng"])
         )
-        # With a single bin, the ECE of a class is its absolute gap, so its floor is the floor of the gap.
+        # With a single bin, the ECE of a class is its absolute gap, so these are noise floors of the gaps.
         rng = as_generator(options["rng"])
         floor = floor_of(top, n_bins=1, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
         return cls(diagnosis, gap_floor=floor.quantiles["class_ece"][0], name=name)
@@ -563,7 +568,10 @@ def _points_per_item(ax: Axes, axis: Literal["x", "y"], n: int) -> float:
 
 
 def _class_ticks(ax: Axes, names: Sequence[str], axis: Literal["x", "y"]) -> None:
-    """Write class names along an axis as large as they fit, up to SMALL; skip some if space is short."""
+    """Write class names along an axis in the largest font size that fits, up to SMALL.
+
+    Some names are skipped if space is short.
+    """
     space = _points_per_item(ax, axis, len(names))
     size = float(np.clip(0.82 * space, _TINY, SMALL))
     step = max(1, int(np.ceil(1.2 * size / space)))

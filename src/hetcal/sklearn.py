@@ -71,7 +71,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold
         predictions of all folds. If the calibrator preserves decisions, the predicted label is the class with
         the largest logit. If True, each fold has its own estimator and calibrator, and their probabilities
-        are averaged. The argmax of the average may differ from that of each member. A frozen estimator always
+        are averaged. The argmax of the average may differ from that of each fold. A frozen estimator always
         has a single calibrator.
     response_method : "auto", "decision_function" or "predict_proba"
         Method of the estimator that gives the logits. "auto" uses ``decision_function`` if it returns one
@@ -147,8 +147,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
-            Rows of the same unit stay in one fold if the calibrator itself uses cross-validation. If `cv` is
-            an integer or None, they also stay in one of its folds.
+            If `cv` is an integer or None, its folds keep all rows of a unit together. The folds of a
+            cross-validation inside the calibrator always do.
         **fit_params
             Arguments for the estimator's `fit`; arrays with one entry per row are divided into folds. With
             metadata routing, they go to the objects that request them.
@@ -315,7 +315,7 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[Member]:
             model.estimator, data, index, _safe_indexing(data.X, index), method
         )
         return [_calibrate(calibrator, member, [_HeldOut(member, index, responses)], data)]
-    # An estimator that accepts weights is not trained on rows of weight zero. No rows are dropped from a
+    # An estimator that receives weights is not trained on rows of weight zero. No rows are dropped from a
     # pairwise (kernel) matrix, whose columns would have to be dropped as well.
     drops_rows = "sample_weight" in data.fit_params and not get_tags(model.estimator).input_tags.pairwise
     is_trainable = has_weight if drops_rows else np.ones(len(data.y), bool)
@@ -466,7 +466,7 @@ def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> Fl
 
 
 def _calibrate(calibrator: Any, member: Member, held_out: list[_HeldOut], data: _Data) -> Member:
-    """Return a member with a calibrator fitted on held-out rows, sorted by their position in the data."""
+    """Fit the calibrator on the held-out rows, in the order of the data, and return `member` with it."""
     n_classes, floor = len(data.classes), None
     if member.method == _PROBS:
         floor = min(probability_floor(fold.responses) for fold in held_out)
@@ -539,8 +539,8 @@ def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
             check_is_fitted(model.estimator)
     except NotFittedError:
         raise NotFittedError(
-            f"estimator must be fitted if cv is 'prefit', got {model.estimator!r}; fit it first, and wrap it "
-            "in FrozenEstimator instead of cv='prefit', because clone() returns unfitted copies of others"
+            f"estimator must be fitted if cv is 'prefit', got {model.estimator!r}; fit it, wrap it in "
+            "FrozenEstimator and leave cv out, because clone() returns unfitted copies of other estimators"
         ) from None
     emit(
         "cv should be left out for a fitted estimator, got 'prefit', which scikit-learn no longer uses; pass "

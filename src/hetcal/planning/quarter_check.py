@@ -1,4 +1,4 @@
-"""Check of the planning method: predictions from a quarter of the rows, compared with fits on all rows."""
+"""Check of the planning method: the NLL predicted from a quarter of the rows against that of actual fits."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def check_quarter(
     test_logits, test_labels : arrays of shape (m, K) and (m,), optional
         Rows to evaluate on.
     share : float
-        Fraction of the rows from which the NLL is predicted.
+        The prediction uses this fraction of the rows that are not set aside for the measurement.
     methods, n_repeats, level, class_names, rng, on_step
         As in :func:`plan_validation_size`.
 

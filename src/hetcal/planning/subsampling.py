@@ -25,11 +25,11 @@ __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_l
 
 OnStep = Callable[[int, int], None]
 
-HELD_OUT = 0.2  # fraction of the rows that a split excludes from all its fits, to measure max-ECE on them
-MIN_REPEATS = 5  # the first five repeats hold out every row once
+HELD_OUT = 0.2  # fraction of the rows that no fit of a repeat uses; max-ECE is measured on these rows
+MIN_REPEATS = 5  # the fewest repeats that together hold out every row
 _N_DRAWS = 400  # number of bootstrap draws
 _MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
-_N_REDRAWS = 20  # redraws per noise floor of max-ECE; few suffice, since only means over repeats matter
+_N_REDRAWS = 20  # simulations of a calibrated model per noise floor; few suffice, since repeats are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,8 @@ class Samples:
     nll_draws : array of shape (methods, S, B)
         Means of the held-out NLL minus the reference, under bootstrap weights of rows and repeats.
     max_ece : array of shape (methods, S, R)
-        Held-out max-ECE minus its noise floor.
+        Largest ECE of any class on the held-out rows (max-ECE), minus its noise floor. The noise floor is the
+        mean of max-ECE for a calibrated model with the same confidences.
     max_ece_draws : array of shape (methods, S, B)
         Means of `max_ece` over resampled repeats.
     reference : float
@@ -158,7 +159,7 @@ class _Split:
     Attributes
     ----------
     scores : array of shape (2, methods)
-        Mean of `nll_difference` over all rows not fitted on, and max-ECE minus its noise floor.
+        Mean of `nll_difference` over all rows not fitted on, and `max_ece` as in :class:`Samples`.
     nll_difference : array of shape (methods, n)
         NLL of each row minus the reference; nan for the rows fitted on.
     """

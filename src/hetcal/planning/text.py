@@ -39,7 +39,7 @@ def summary_text(plan: ValidationPlan) -> str:
 
 
 def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
-    """Format the summary and the tables of methods and classes; with `theory`, also a table of the bound."""
+    """Format the summary and the tables of methods, classes and, with `theory`, the bound of Theorem 4.1."""
     head, *others = plan_tables(plan, theory=theory)
     return "\n".join(
         [
@@ -50,9 +50,10 @@ def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
 
 
 def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
-    """Return the tables of methods, of the bound if `theory` is true, and of classes.
+    """Return the tables of methods and of classes.
 
-    The first table also contains the summary.
+    If `theory` is true, a table between them contains the bound of Theorem 4.1. The first table also contains
+    the summary.
     """
     return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
@@ -86,7 +87,7 @@ def count_text(rows: float) -> str:
     """Format a number of rows; "never" for inf.
 
     Numbers below 1,000 are rounded up to whole numbers. Larger numbers are rounded to three significant
-    digits, and numbers from ten million to one.
+    digits. Only one digit is kept if the number is ten million or more, as in "3e7".
     """
     if math.isinf(rows):
         return "never"
@@ -98,8 +99,9 @@ def count_text(rows: float) -> str:
 def rows_text(rows: Interval, smallest: float) -> str:
     """Format a number of rows with its interval, such as "80 (60 to 120)".
 
-    A number up to `smallest`, the smallest size of the plan, is shown as "≤ smallest". The interval is left
-    out if it also ends at `smallest` or below, or if it begins at inf.
+    The plan has no measurements for fewer than `smallest` rows, so a number up to `smallest` is shown as "≤"
+    with `smallest`. The interval is left out if its upper end is at most `smallest`, or if its lower end is
+    inf.
     """
     if rows.value <= smallest and rows.high <= smallest:
         return f"≤ {count_text(smallest)}"

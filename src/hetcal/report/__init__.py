@@ -52,14 +52,14 @@ def make_report(
     n_bins : int
         Number of equal-width confidence bins.
     max_noise : float, optional
-        Also show how many wrong labels would change the verdict on every over-confident class, for noise
-        rates up to this one (:func:`hetcal.label_noise.sensitivity`). With many classes, this takes several
-        times as long as the rest of the report.
+        Also show, for each over-confident class, how many wrong labels would change its verdict. Noise rates
+        up to `max_noise` are tried (:func:`hetcal.label_noise.sensitivity`). With many classes, this takes
+        several times as long as the rest of the report.
     format : {"html", "md", "json"}
     title : str, optional
         By default the title that the file contains, or its name, or "Calibration report" for an array.
     rng : numpy.random.Generator or int
-        Seed for the noise floors, or a generator from which the seed is drawn.
+        Seed for the simulations of perfect calibration, or a generator from which the seed is drawn.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def collect_report(
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
-    """Compute the numbers of :func:`make_report` without rendering them; the parameters are the same."""
+    """Compute the numbers of :func:`make_report`; the parameters are the same, but there is no `format`."""
     if max_noise is not None:
         max_noise = check_number(max_noise, "max_noise", above=0, below=1)
     source = as_logits_file(data, labels, groups, probs, class_names)
@@ -99,6 +99,6 @@ def collect_report(
 
 
 def check_request(format: str = "html", limits: Sequence[str] = ()) -> None:  # noqa: A002
-    """Raise an error for an invalid format or limit, before any computation."""
+    """Raise an error if `format`, or a limit for :func:`check_gates`, is invalid, before any computation."""
     choose(RENDERERS, format, "format")
     parse_gates(limits)

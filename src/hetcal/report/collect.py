@@ -67,7 +67,7 @@ _STEPS = 14  # number of positive finite values of Γ for which class-wise tempe
 # The largest finite Γ is this quantile of the distances between separately fitted α and the shared α.
 _UNCONSTRAINED = 0.97
 _LEVEL = 0.95  # confidence level of the intervals
-_N_REDRAWS = 200  # number of redraws for the noise floors
+_N_REDRAWS = 200  # number of simulations of perfect calibration
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
 _MAX_VS_LOGITS = 10_000_000  # vector scaling can take minutes with more logits
@@ -113,8 +113,8 @@ def as_logits_file(
 ) -> LogitsFile:
     """Validate logits or probabilities with labels and groups, and return them as a LogitsFile.
 
-    If `data` is a LogitsFile, it is returned unchanged unless `groups` are passed. These then replace the
-    groups of the evaluated rows.
+    If `data` is a LogitsFile, it is returned unchanged unless `groups` are passed. They then replace the
+    groups of the evaluated rows, and other rows lose their groups.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
@@ -212,7 +212,10 @@ def _with_groups(data: LogitsFile, groups: ArrayLike) -> LogitsFile:
 
 @dataclass(frozen=True, eq=False)
 class _Recommended:
-    """The recommended calibrator and its probabilities (n, K) of the evaluated rows."""
+    """The recommended calibrator, and calibrated probabilities (n, K) of the evaluated rows.
+
+    Without test rows, the probabilities come from cross-fitting.
+    """
 
     calibrator: AutoCalibrator
     probs: FloatArray
@@ -272,7 +275,7 @@ def _compare(
 
 
 def _all_fitted(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
-    """Whether the rows of the fit contain every group of the evaluated rows; False if those have none."""
+    """Whether all `groups` of the evaluated rows occur in the groups `fitted`; False if `groups` is None."""
     return groups is not None and bool(np.isin(groups, fitted).all())
 
 
@@ -337,7 +340,7 @@ def _by_group(
 def _group_columns(
     top: TopLabel, ids: IntArray, n_groups: int, options: dict[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """Columns of GroupRow, (n_groups,) each; a group takes the role of a predicted class."""
+    """Metrics of :class:`GroupRow`, (n_groups,) each, computed as if the groups were predicted classes."""
     sliced = replace(top, predicted=ids, n_classes=n_groups)
     table = class_cells(sliced, options["n_bins"], "width")
     n = table.count.sum(axis=1)
@@ -368,7 +371,7 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
 
 
 def _settling(diagnosis: Diagnosis) -> Settling:
-    """Additional rows needed for verdicts on all classes, if each class keeps its share of predictions."""
+    """Additional rows for verdicts on the undecided classes, if each class keeps its share of predictions."""
     undecided = [c for c in diagnosis.classes if c.kind == Verdict.TOO_FEW_ROWS]
     additional = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}

@@ -36,7 +36,7 @@ __all__ = [
     "Training",
 ]
 
-FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor
+FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor, which is their distribution by chance
 MISCALIBRATED = (Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT)
 IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibrator
 
@@ -158,7 +158,8 @@ class Settling:
     unseen : int, undecided classes that are never predicted, for which no estimate exists
     rows : mapping of ``half``, ``most`` and ``all`` to a number of rows
         Additional rows from the same distribution after which half, nine in ten and all of the undecided
-        classes are expected to have a verdict. Classes that are never predicted are not counted.
+        classes are expected to have a verdict. Classes that are never predicted are not counted. The mapping
+        is empty if there are no other undecided classes.
     """
 
     undecided: int
@@ -293,7 +294,8 @@ class ReportData:
     def deviations(self) -> tuple[Deviation, ...]:
         """Confidence ranges in which a gap remains after the recommended calibrator.
 
-        Empty if the ECE after calibration is at most the 95% quantile of its noise floor.
+        Empty if chance can explain the ECE after calibration: it is at most the 95% quantile of its noise
+        floor.
         """
         return self._deviations(self.after, self.cells_after)
 
@@ -301,7 +303,8 @@ class ReportData:
     def deviations_before(self) -> tuple[Deviation, ...]:
         """Confidence ranges in which the uncalibrated model has a gap.
 
-        Empty if the ECE before calibration is at most the 95% quantile of its noise floor.
+        Empty if chance can explain the ECE before calibration: it is at most the 95% quantile of its noise
+        floor.
         """
         return self._deviations(self.before, self.cells)
 
@@ -320,16 +323,16 @@ class ReportData:
 
     @property
     def worst(self) -> ClassDiagnosis:
-        """Class with the largest ECE.
+        """Class with the largest ECE before calibration.
 
-        This ECE is the largest of many, so compare it with the floor of max-ECE rather than with the floor of
-        the class.
+        This ECE, called max-ECE, is the largest of many. Compare it with the noise floor of max-ECE, not with
+        that of the class.
         """
         return self.diagnosis.classes[int(np.nanargmax(self.before.classes.ece))]
 
     @property
     def clearest(self) -> ClassDiagnosis | None:
-        """Miscalibrated class whose ECE exceeds its floor the most; None if no class is miscalibrated."""
+        """Miscalibrated class whose ECE exceeds its noise floor the most; None if none is miscalibrated."""
         miscalibrated = (c for c in self.diagnosis.classes if c.kind in MISCALIBRATED)
         return max(miscalibrated, key=lambda c: c.ece - c.floor, default=None)
 

@@ -11,8 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "count_members", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# `leading_candidates` leaves out candidates with smaller weights. The identity, a default candidate, has a
-# small weight even if it does not help.
+# `leading_candidates` leaves out candidates with less weight than this. Among the default candidates, the
+# identity receives a small weight even if it does not help.
 _NEGLIGIBLE = 0.02
 
 

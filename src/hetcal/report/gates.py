@@ -23,7 +23,7 @@ _METRICS: dict[str, Callable[[Evaluation], float]] = {
     **{name: _value(name) for name in (*FLOORED, "nll")},
     **{f"{name}_excess": _excess(name) for name in FLOORED},
 }
-# Name of a gate -> function that returns its value
+# Name of a metric that can have a limit -> function that returns its value
 GATES: dict[str, Callable[[ReportData], float]] = {
     **{name: lambda data, f=f: f(data.after) for name, f in _METRICS.items()},  # type: ignore[misc]
     **{f"uncal_{name}": lambda data, f=f: f(data.before) for name, f in _METRICS.items()},  # type: ignore[misc]
@@ -37,10 +37,10 @@ def check_gates(report_data: ReportData, limits: Sequence[str]) -> list[str]:
     ----------
     report_data : ReportData
     limits : sequence of ``"NAME=VALUE"``
-        Upper limits; a calibration error of 5% is 0.05. Names: ``ece``, ``max_ece``, ``avg_ece`` and ``nll``;
-        ``ece_excess``, ``max_ece_excess`` and ``avg_ece_excess`` subtract the noise floor and suit small data
-        sets. All refer to the recommended calibrator or, with the prefix ``uncal_``, to the uncalibrated
-        model.
+        Upper limits; a calibration error of 5% is 0.05. The names are ``ece``, ``max_ece``, ``avg_ece`` and
+        ``nll``, and for small data sets ``ece_excess``, ``max_ece_excess`` and ``avg_ece_excess``. These
+        three are the errors minus their means under perfect calibration. All names refer to the recommended
+        calibrator or, with the prefix ``uncal_``, to the uncalibrated model.
 
     Returns
     -------

@@ -187,7 +187,7 @@ def _class_rows(data: ReportData) -> list[dict[str, Any]]:
 def _noise_condition(data: ReportData, c: ClassDiagnosis) -> str | None:
     """Text that says up to which share of wrong labels the verdict "over-confident" on a class holds.
 
-    None for classes with other verdicts, or if `data` has no sensitivity to wrong labels.
+    None for classes with other verdicts, or if `data.sensitivity` is None.
     """
     if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
         return None
@@ -197,8 +197,8 @@ def _noise_condition(data: ReportData, c: ClassDiagnosis) -> str | None:
 def _temperature(data: ReportData, k: int) -> str:
     """Temperature fitted to a class separately, as text.
 
-    It is the limit 0 or ∞ if there is no finite optimum, and a dash if no row of the fit is predicted as the
-    class.
+    If it is at a bound of the search range, it is shown as approaching 0 or ∞. If no row of the fit is
+    predicted as the class, a dash is shown.
     """
     alpha = data.path.alpha[-1, k]
     if not data.path.n_fit[k]:
@@ -228,7 +228,7 @@ def _rounded(values: Any) -> list[Any]:
 
 
 def _bins(cells: Cells) -> list[list[Any]]:
-    """Non-empty bins of each slice as one flat list: bin, rows, mean confidence, accuracy, bin, ..."""
+    """Non-empty bins of each class, or of all rows, as a flat list: bin, rows, confidence, accuracy, ..."""
     slices = []
     for count, confidence, correct in zip(cells.count, cells.confidence, cells.correct, strict=True):
         used = np.flatnonzero(count)
@@ -251,9 +251,10 @@ def _method(data: ReportData, i: int) -> dict[str, Any]:
 
 
 def _path(data: ReportData) -> dict[str, Any]:
-    """Data of the chart of temperatures over Γ: positions x, range of the axis, temperatures of each class.
+    """Data of the chart of temperatures over Γ.
 
-    The temperatures of a class without rows in the fit are None, because it has the shared temperature.
+    They are the position ``x`` of each Γ, the ``range`` of the temperature axis, and the temperatures ``t``
+    of each class. A class has None instead if no row of the fit is predicted as this class.
     """
     path = data.path
     reach = float(path.gamma[-2]) or 1.0

@@ -1,4 +1,4 @@
-"""Confidence ranges in which a gap remains after calibration."""
+"""Confidence ranges in which confidence and accuracy differ significantly."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ class Deviation:
 def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
     """Join neighbouring bins whose gaps have the same sign, and return the ranges with a significant gap.
 
-    A range is returned if its p-value is at most `level` and its gap is at least one percentage point.
+    A range is returned if its p-value is at most `level` and its absolute gap is at least one percentage
+    point.
 
-    The tests assume ranges that are fixed in advance. Since the ranges are chosen by the signs of the gaps,
-    more of them than `level` suggests are significant by chance. Therefore, call this function only if the
-    ECE of all rows is significant.
+    The tests assume ranges that are fixed in advance. Here the signs of the gaps determine the ranges. Even
+    under perfect calibration, more than a fraction `level` of them would therefore be significant. Call this
+    function only if the ECE of all rows is significant.
     """
     pooled = cells.merged()
     used = np.flatnonzero(pooled.count[0])

@@ -32,7 +32,8 @@ __all__ = [
     "wrong_labels",
 ]
 
-_LARGE_RATIO = 2  # an ECE of this many times its floor needs an explanation if the class is consistent
+# If the verdict on a class is "consistent", an ECE of at least this many times its noise floor is explained.
+_LARGE_RATIO = 2
 _MAX_NAMED = 2  # the headline names the miscalibrated classes if there are at most this many
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
@@ -78,7 +79,10 @@ def lead(data: ReportData) -> list[str]:
 
 
 def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
-    """Why a class is called consistent although its ECE is at least twice its floor; None otherwise."""
+    """Why a class is called consistent although its ECE is at least twice its noise floor.
+
+    None for other classes.
+    """
     if c.kind is not Verdict.CONSISTENT or c.ece < _LARGE_RATIO * c.floor:
         return None
     if c.p_value <= data.diagnosis.level:
@@ -100,7 +104,7 @@ def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
 def wrong_labels(data: ReportData, c: ClassDiagnosis) -> str | None:
     """How many wrong labels would explain that a class looks over-confident.
 
-    None for classes with other verdicts, or if `data` has no sensitivity to wrong labels.
+    None for classes with other verdicts, or if `data.sensitivity` is None.
     """
     if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
         return None
@@ -110,7 +114,7 @@ def wrong_labels(data: ReportData, c: ClassDiagnosis) -> str | None:
 def label_noise(data: ReportData) -> str | None:
     """What wrong labels mean for the over-confident classes, with the class of largest gap as an example.
 
-    None if `data` has no sensitivity to wrong labels.
+    None if `data.sensitivity` is None.
     """
     if data.sensitivity is None:
         return None
@@ -137,7 +141,7 @@ def residual_shape(data: ReportData) -> str | None:
 
 
 def summary(data: ReportData) -> list[str]:
-    """Sentences about the whole model, its classes and its most clearly miscalibrated class."""
+    """Sentences about the model, its classes, its most clearly miscalibrated class and wrong labels."""
     overall = data.overall
     model = (
         f"The model is correct on {percent(overall.accuracy)} of {data.settings.n_judged:,} rows, with a "
@@ -175,7 +179,7 @@ def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
 
 
 def caveats(data: ReportData) -> list[str]:
-    """Reasons why the suggested causes may be wrong."""
+    """Reasons why the suggested causes may be wrong, and what the numbers of training rows say about them."""
     hints = (
         "These are hints from theory, not findings. Model capacity, regularisation, data augmentation and "
         "distribution shift also affect confidence."
@@ -188,7 +192,7 @@ def caveats(data: ReportData) -> list[str]:
 
 
 def more_rows(data: ReportData) -> list[str]:
-    """Number of additional rows needed for a verdict on the undecided classes."""
+    """Sentences on the undecided classes and on the additional rows needed for a verdict on them."""
     settling = data.settling
     gap = f"{100 * data.diagnosis.min_gap:g} percentage points"
     if not settling.undecided:
@@ -363,7 +367,7 @@ def _classes(data: ReportData) -> str:
 
 
 def _count_classes(data: ReportData, kind: Verdict) -> str:
-    """Number of classes with a verdict, such as "3 are over-confident"."""
+    """Number of classes with the verdict `kind` as text, such as "3 are over-confident"."""
     n = data.counts[kind]
     return f"{n:,} {'is' if n == 1 else 'are'} {kind}"
 

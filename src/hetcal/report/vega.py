@@ -26,7 +26,7 @@ __all__ = ["MANY", "chart_signals", "chart_specs", "temperature_range", "vega_ru
 
 MANY = 60  # number of classes above which marks are small and the gaps after calibration are not drawn
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_TRIMMED = 200  # number of classes above which the longest intervals are cut off to keep the rest readable
+_TRIMMED = 200  # with more classes, intervals that reach far out are cut off to keep the rest readable
 
 
 def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:
@@ -71,7 +71,11 @@ def chart_signals(data: ReportData) -> dict[str, dict[str, float | bool]]:
 
 
 def temperature_range(data: ReportData) -> tuple[float, float]:
-    """Range of the temperature axis; it includes 1 and nearly all classes with a finite optimum."""
+    """Range of the temperature axis.
+
+    It includes 1 and nearly all temperatures of the classes whose separate fit is not at a bound of the
+    search range. Temperatures of other classes may be outside.
+    """
     path = data.path
     finite = (path.n_fit > 0) & ~path.at_bound
     t = 1 / (path.alpha[:, finite] if finite.any() else path.alpha0)
@@ -132,7 +136,7 @@ def _bundle_vega() -> str:
 
 
 def _cache_folder() -> Path | None:
-    """Folder for cached files, or None if the user has no home directory."""
+    """Folder for cached files; None if neither the environment nor a home directory determines it."""
     base = {"win32": "LOCALAPPDATA"}.get(sys.platform, "XDG_CACHE_HOME")
     try:
         return Path(os.environ.get(base) or Path("~/.cache").expanduser()) / "hetcal"
@@ -141,7 +145,7 @@ def _cache_folder() -> Path | None:
 
 
 def _gap_range(data: ReportData) -> tuple[float, float]:
-    """Range of all gaps and intervals; with more than 200 classes, the longest intervals are cut off."""
+    """Range of the gap axis; with more than 200 classes, intervals that reach far out are cut off."""
     predicted = [c for c in data.diagnosis.classes if c.n > 0]
     tail = 0.03 if len(predicted) > _TRIMMED else 0.0
     gaps = [c.signed_gap for c in predicted]
