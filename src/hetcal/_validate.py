@@ -170,8 +170,8 @@ def check_labels(
     n_classes : labels must be less than this; None if unknown
     class_names : names in which text labels are looked up
     table : scores as passed by the user, or None
-        Labels may refer to the columns of a data frame by name or by number. If `table` is passed,
-        `class_names` are validated, too.
+        If this is a data frame, labels may also be the names of its columns, or the numbers in these names
+        (see :func:`hetcal._columns.labels_by_number`). `class_names` are then validated as well.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 

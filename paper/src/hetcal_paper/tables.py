@@ -93,11 +93,13 @@ def differences(rows: Sequence[Row]) -> str:
     if not compared:
         return largest
     if not far:
-        return f"{largest} No cell differs by more than two combined standard deviations."
+        return f"{largest} No comparison differs by more than two combined standard deviations."
     cells = "; ".join(f"{cell} ({value})" for cell, value in far.items())
     n = len({(row["method"], row["metric"], row["metric"] != "accuracy" and row["bins"]) for row in compared})
     return (
-        f"{largest} {len(far)} of {n} cells {'differs' if len(far) == 1 else 'differ'} by more than two "
+        f"{largest} The paper does not state its number of bins, so its errors are compared with ours for "
+        f"each number. {len(far)} of {n} comparisons "
+        f"{'differs' if len(far) == 1 else 'differ'} by more than two "
         f"combined standard deviations (ours − paper, in points): {cells}."
     )
 

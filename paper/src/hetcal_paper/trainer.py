@@ -155,7 +155,7 @@ class Trainer:
         return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
 
     def _make_steps(self) -> AutogradSteps | FusedSteps:
-        """Return steps with the hand-written kernels where they apply, and with autograd elsewhere."""
+        """Return training steps with the hand-written kernels if they support the run, else with autograd."""
         run, batch = self.run, self._batch
         buffers = (self._inputs, self._targets, self._next, self._report)
         if self._can_use_kernels():
@@ -359,10 +359,11 @@ class Trainer:
 
 
 def _steps_per_launch(steps: int) -> int:
-    """Return the number of steps in one graph, at most ``_STEPS_PER_GRAPH``.
+    """Return the number of training steps in one graph, at most ``_STEPS_PER_GRAPH``.
 
-    The number is the largest divisor of ``steps`` within this limit, because one graph then suffices. If that
-    divisor is less than half of the limit, the limit is used instead, because it needs fewer launches.
+    ``steps`` is the number of steps of an epoch. The result is its largest divisor within the limit, so that
+    an epoch repeats one graph, and no second graph is needed for remaining steps. If that divisor is less
+    than half of the limit, the result is the limit, because fewer launches are then needed.
     """
     limit = min(steps, _STEPS_PER_GRAPH)
     divisor = largest_divisor(steps, limit)

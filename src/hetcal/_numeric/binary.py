@@ -55,7 +55,9 @@ FINE_PRIOR = 0.5
 RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
 _N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
 _MIN_SPREAD = 0.1  # smaller standard deviations of x are raised to this before widths are computed
-_MIN_SCALE = 0.01  # smaller standard deviations are raised to this to scale features and to choose bins
+# Standard deviations below this are raised to it: that of x, from which bins are chosen, and those of the
+# features, by which the features are divided.
+_MIN_SCALE = 0.01
 
 # Rows with the same label are merged if their x are in the same bin. Near the mean of x, bins are σ/16,000
 # wide, where σ is the standard deviation of x, or 0.01 if that is larger. Far from the mean, their width is

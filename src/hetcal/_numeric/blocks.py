@@ -301,7 +301,7 @@ class BlockSource:
         return HeldoutLoss(loss, product, float(n), float(weight))
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Return the sums of a statistic over all rows that are in a slice; every call reads all blocks."""
+        """Read all blocks and sum `statistic` over them; rows that belong to no slice are left out."""
         return self.source.reduce(_RowSums(self._selection, statistic))
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:

@@ -189,7 +189,7 @@ class Source(Protocol):
         """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Apply `statistic` to blocks of the rows that are in a slice, and sum the results."""
+        """Sum `statistic` over blocks of rows; rows that belong to no slice are left out."""
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
@@ -387,7 +387,7 @@ class MemorySource:
 
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Apply `statistic` to blocks of the rows that are in a slice, in parallel; sum the results."""
+        """Sum `statistic` over blocks of rows, in parallel; rows that belong to no slice are left out."""
         rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]

@@ -32,7 +32,8 @@ _ROWS_PER_CLASS = 20  # the 2 × 2 blocks of the Hessian are computed from about
 _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian
 # A fit stops when the mean loss can decrease by at most this. The keys are the numbers of bytes per logit.
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
-_PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow without bound
+# If the mean loss is this small, the rows are separable. Without a penalty, their parameters would diverge.
+_PERFECT = 1e-6
 _POLISH_STEPS = 4
 
 # Linear map of vectors (2K,); see `_precondition`

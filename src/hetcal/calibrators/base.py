@@ -305,8 +305,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     ) -> Any:
         """Validate the input, and return predictions with the columns in the order of the input.
 
-        `predict` computes the predictions from validated logits (n, K) and groups. The result is a tensor for
-        a tensor, batches for batches, and otherwise what `predict` returns.
+        `predict` computes the predictions for an array, from its validated logits (n, K) and groups. Batches,
+        and tensors that are processed on their device, get the probabilities of `_predict` instead. The
+        result is a tensor for a tensor, batches for batches, and otherwise what `predict` returns.
         """
         check_is_fitted(self)
         if is_image(logits) or is_image(probs):

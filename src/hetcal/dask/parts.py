@@ -33,7 +33,9 @@ __all__ = [
     "write_part",
 ]
 
-_BLOCK_ELEMENTS = 1 << 24  # maximum number of logits per block of several row groups: 64 MiB of float32
+# By default, row groups are combined into blocks of about this many logits or fewer, 64 MiB of float32. A
+# larger row group is a block of its own.
+_BLOCK_ELEMENTS = 1 << 24
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # names of the temporary folders that `new_folder` creates
 _ALL_ROWS = 1 << 30  # batch size that is large enough to read a row group as one batch
 

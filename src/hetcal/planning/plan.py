@@ -379,7 +379,7 @@ def _method_plans(
     level: float,
     rng: np.random.Generator,
 ) -> tuple[float, tuple[MethodPlan, ...]]:
-    """Return the target NLL minus the reference, and the plan of each method."""
+    """Return the target NLL minus the reference NLL (see `Samples`), and the plan of each method."""
     names = list(bounds)
     curves = {
         name: fit_curve(samples.sizes, nll, draws, rng, floor=samples.floor, floors=samples.floor_draws)

@@ -107,7 +107,7 @@ def window(
 
 @triton.jit
 def stem_tile(x, m, n_pixels, SIDE: tl.constexpr):
-    """Read the 27 inputs (3 by 3 pixels, 3 channels) of the output pixels ``m``, padded with zeros to 32."""
+    """Read the 27 inputs (3 by 3 pixels, 3 channels) of each pixel in ``m``, padded with zeros to 32."""
     k = tl.arange(0, 32)
     row = (m // SIDE % SIDE)[:, None] + (k // 9 - 1)[None, :]
     column = (m % SIDE)[:, None] + (k // 3 % 3 - 1)[None, :]
