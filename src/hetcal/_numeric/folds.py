@@ -192,24 +192,25 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     temperature α. It is called only if some rows have equal logits.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
-    _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(size > 1)
+    repeated = repeated_keys(keys)
     if not repeated.size:
         return 0
+    index = np.flatnonzero(is_among(keys, repeated))
+    _, first, group, size = np.unique(keys[index], return_index=True, return_inverse=True, return_counts=True)
     n_classes = rows.z.shape[1]
     _, pair, count = np.unique(
-        group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
+        group.astype(np.int64) * n_classes + rows.y[index], return_inverse=True, return_counts=True
     )
     same_label = count[pair] - 1  # for each row, the number of other rows with the same key and label
     agree = np.zeros(len(size))
     np.add.at(agree, group, same_label.astype(np.float64))
     differ = (size - 1) - agree / size
-    below = rows.below_top(first[repeated]).astype(np.float64)
+    below = rows.below_top(index[first]).astype(np.float64)
     top = 1 / np.exp(alpha() * below).sum(axis=1)
-    expected = (size[repeated] - 1) * 2 * top * (1 - top)
-    if expected.sum() < _MIN_EXPECTED or differ[repeated].sum() > _MAX_DIFFERENT * expected.sum():
+    expected = (size - 1) * 2 * top * (1 - top)
+    if expected.sum() < _MIN_EXPECTED or differ.sum() > _MAX_DIFFERENT * expected.sum():
         return 0
-    return int((size[repeated] - 1).sum())
+    return int((size - 1).sum())
 
 
 def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt: int) -> IntArray:
