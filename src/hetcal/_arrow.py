@@ -71,10 +71,12 @@ class ParquetBatches:
 def logits_columns(schema: Any, logits: str | list[str] | None, other_columns: list[str]) -> list[str]:
     """Return the names of the columns that contain the logits.
 
-    If `logits` is None, the names are inferred, without `other_columns` and the index of a data frame. They
-    are the numeric columns that start with ``logit_`` if there are several, otherwise the only column of
-    lists, otherwise all numeric columns. Without several ``logit_`` columns, several columns of lists or
-    several ``prob_`` columns raise an error. So do fewer than two numeric columns if there are no lists.
+    If `logits` is None, the names are inferred from all columns except `other_columns` and the index of a
+    data frame. If there are several numeric columns ``logit_<class>``, the logits are in these columns.
+    Otherwise they are in the only column of lists or, if there are no lists, in all numeric columns.
+
+    Without several ``logit_`` columns, an error is raised if there are several ``prob_`` columns, several
+    columns of lists, or neither lists nor two numeric columns.
     """
     refuse_repeated(schema)
     named = [logits] if isinstance(logits, str) else list(logits or [])

@@ -185,7 +185,7 @@ def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]
 
 
 def _plain_numbers(y: NDArray[Any]) -> NDArray[Any]:
-    """Return labels (n, 1) as (n,), and numbers that are stored as objects as numbers."""
+    """Flatten labels (n, 1) to (n,). If they are objects that are all numbers, convert them to float64."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.dtype.kind == "O" and all(isinstance(value, int | float | np.number) for value in y.ravel()):
         return y.astype(np.float64)

@@ -51,7 +51,7 @@ _MAX_SHOWN = 8  # an error lists at most this many names, followed by the last n
 
 
 def column_names(table: Any) -> list[str] | None:
-    """Names of the columns of a data frame or table, as strings; None for an array."""
+    """Names of the columns of a data frame or table, as strings; None for input without named columns."""
     columns = getattr(table, "column_names", None)  # a table of PyArrow
     if columns is None or callable(columns):
         columns = getattr(table, "columns", None)  # a data frame of pandas or polars
@@ -241,9 +241,9 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
     """Convert labels that refer to classes by number to positions of columns.
 
     By default, labels refer to the numbers in the names of the columns, as in :func:`class_positions`. If
-    `class_names` are passed and differ from these names, they are used instead. Labels then refer to the
-    class names if these are whole numbers. If these are text, numeric labels are positions. Labels that need
-    no conversion are returned unchanged.
+    `class_names` are passed and differ from the names of the columns, the class names are used instead. If
+    all of them are whole numbers, labels refer to them. Otherwise numeric labels are positions. Labels that
+    need no conversion are returned unchanged.
     """
     if labels is None:
         return None

@@ -1,4 +1,4 @@
-"""Conversion of scores of images (B, K, d1, d2, …) to rows (n, K), one per position.
+"""Conversion of scores of images (B, K, d1, d2, …) to rows (n, K), one row per position (pixel).
 
 Rows whose label is to be ignored are removed.
 """
@@ -206,7 +206,7 @@ def _flat_labels(labels: Any, z: Any, shape: tuple[int, ...], name: str) -> Any:
         elif tuple(y.shape) == shape[:1]:
             remedy += f", or reshape {name} to (n, K) if there is one label per row"
         raise ValueError(
-            f"labels must have shape {shape}, that of {name} without the class axis 1, got shape "
+            f"labels must have shape {shape}, that of {name} without axis 1 (the classes), got shape "
             f"{tuple(y.shape)}; {remedy}"
         )
     return y.reshape(-1)

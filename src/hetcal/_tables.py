@@ -24,7 +24,7 @@ __all__ = ["Cell", "Note", "Table", "TableDisplay", "Tone", "as_html", "as_rich"
 
 
 class Tone(Enum):
-    """Meaning of a cell, shown as a colour."""
+    """Meaning of a cell, shown as a colour or, for `SECONDARY`, as fainter text."""
 
     OVER = auto()
     UNDER = auto()
@@ -63,7 +63,7 @@ _CSS = """
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a cell, with a tone that is shown as a colour."""
+    """Text of a cell, and a tone that determines how the text is shown."""
 
     text: str
     tone: Tone

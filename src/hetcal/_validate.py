@@ -171,7 +171,7 @@ def check_labels(
     class_names : names in which text labels are looked up
     table : scores as passed by the user, or None
         If this is a data frame, labels may also be the names of its columns, or the numbers in these names
-        (see :func:`hetcal._columns.labels_by_number`). `class_names` are then validated as well.
+        (see :func:`hetcal._columns.labels_by_number`). If `table` is not None, `class_names` are validated.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
@@ -212,7 +212,7 @@ def check_labels(
 
 
 def is_soft(labels: Any) -> bool:
-    """Whether labels have two dimensions and more than one column, as soft labels and counts do."""
+    """Whether labels have two dimensions and not exactly one column, as soft labels and counts do."""
     shape = getattr(labels, "shape", None)
     if shape is None and isinstance(labels, Sequence) and len(labels) and np.ndim(labels[0]) == 1:
         shape = len(labels), len(labels[0])
@@ -242,7 +242,7 @@ def check_soft_labels(
         row = int(np.argmax(bad))
         raise ValueError(
             f"{name} must not be negative, and must have a positive entry in every row, got {_show(q[row])} "
-            f"at row {row}; drop rows without labels"
+            f"at row {row}; correct negative entries, and drop rows without labels"
         )
     return np.asarray(q / total[:, None])
 
@@ -332,7 +332,8 @@ def check_transition(
         The noise rate of a class is the probability that its label is replaced by one drawn uniformly from
         all K classes.
     class_names : K strings, or None if unknown
-        The rows and columns of a data frame, and the index of a Series, must be in this order.
+        The rows and columns of a data frame, and the index of a Series, must be in this order or be numbered
+        0, 1, 2, … in order.
     """
     if transition is None:
         return None
@@ -403,7 +404,7 @@ def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: s
 
 
 def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, name: str) -> None:
-    """Raise an error if the transition was estimated for other classes, or for the same in another order.
+    """Raise an error if the transition was estimated for other classes, or for another order of the classes.
 
     There is no error if the names of the classes are unknown or "0", "1", … in order.
     """

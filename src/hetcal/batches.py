@@ -127,9 +127,9 @@ class Batches:
         logits : columns in the order of the classes, or one column of lists
             By default the columns whose names start with ``logit_``, if there are two or more; else the only
             column of lists; else all numeric columns that no other argument names and that do not store the
-            index of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``, and
-            the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column
-            with number 10.
+            index of a data frame. If all columns that are found in this way have numbers, as in ``10`` or
+            ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
+            means the column with number 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """
@@ -184,7 +184,10 @@ class Batches:
             )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all batches, in their order; rows without a positive weight are left out."""
+        """Sum the arrays that `statistic` computes from each batch, in the order of the batches.
+
+        Rows without a positive weight are left out.
+        """
         total: tuple[NDArray[Any], ...] | None = None
         for block in self._blocks():
             values = statistic(block)
@@ -251,9 +254,9 @@ class Batches:
     def _check_columns(self, names: list[str]) -> None:
         """Raise an error if the columns have the wrong names or the wrong order.
 
-        If the first batch has column names, later batches must have the same names in the same order. If
-        `class_names` were passed, they replace all column names. The only error is then that the columns have
-        these names in another order.
+        If the first batch has column names, those of later batches must be the same, in the same order. If
+        `class_names` were passed, they replace all column names. An error is then raised only if the columns
+        have these names in another order.
         """
         expected = self.class_names
         is_renamed = self._names is not None and sorted(names) != sorted(expected or [])
@@ -298,7 +301,10 @@ class _ArrayBatches:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is a memory-mapped file in C order. A view of such an array gives False."""
+    """Whether an array is a memory-mapped file in C order.
+
+    The result is False for a view of such an array and for a copy-on-write map.
+    """
     is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     # The file lacks the changes that were made to a copy-on-write map, whose mode is "c".
     return bool(is_whole and array.flags.c_contiguous and array.filename is not None and array.mode != "c")

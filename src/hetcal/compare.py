@@ -85,7 +85,7 @@ class MethodResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name, main metrics and duration of the fit as a dictionary that is ready for JSON."""
+        """Return the name and the main numbers of this result as a dictionary that is ready for JSON."""
         e = self.evaluation
         return {
             "method": self.name,
@@ -216,8 +216,8 @@ def compare(
         Rows with the same name stay in one fold of the cross-fitting and of a calibrator's cross-validation.
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
         They replace the predictions of :class:`Identity`, which are the softmax of the logits. Pass them if
-        the logits were computed from probabilities that contain zeros, because these were replaced by
-        positive numbers. Otherwise, both are the same up to rounding. Without test rows, the shape is (n, K).
+        the logits were computed from probabilities that contain zeros: the softmax then contains small
+        positive numbers instead of the zeros. Without test rows, the shape is (n, K).
     class_names : K strings; by default the column names of a data frame, or the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars

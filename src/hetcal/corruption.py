@@ -63,8 +63,8 @@ def noisy_labels(
             f"n_classes must exceed the largest label {int(y.max())}, got {n_classes}; "
             "pass the number of classes in the full data set"
         )
-    # Numbers are drawn for all rows. With the same seed, a higher rate therefore redraws the same labels and
-    # some more.
+    # Random numbers are drawn for all rows. With the same seed, a higher rate therefore redraws the same
+    # labels and some more.
     redrawn = rng.random(y.size) < rate
     replacement = rng.integers(0, n_classes, size=y.size)
     affected = redrawn & np.isin(y, _check_classes(classes, n_classes))

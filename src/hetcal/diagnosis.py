@@ -251,14 +251,14 @@ def diagnose(
     The Benjamini-Hochberg procedure over the predicted classes controls the false discovery rate at `level`.
     A class without a significant gap between confidence and accuracy is called consistent only if it has
     enough rows. It needs at least 10 rows, and enough rows to detect a gap of `min_gap` with a probability of
-    about 80%. For hard labels, the latter number is ``((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``,
+    about 80%. For hard labels, this takes ``((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)`` rows,
     where z are quantiles of the standard normal distribution.
 
     If the labels are noisy, pass `transition`. S is then the number of rows whose observed label is the
-    predicted class. Its distribution is computed from the probability, in every row, that the observed label
-    is the predicted class if the model is calibrated. The p-value is as accurate as for labels without noise.
-    Accuracies, gaps, intervals and errors refer to the true classes, see :mod:`hetcal.metrics.scores`. The
-    transition matrix is taken to be exact.
+    predicted class. If the model is calibrated, the probability of this event in a row follows from
+    `transition` and the predicted probabilities. The probabilities of all rows give the distribution of S.
+    The p-value is as accurate as for labels without noise. Accuracies, gaps, intervals and errors refer to
+    the true classes; see :mod:`hetcal.metrics.scores`. The transition matrix is taken to be exact.
 
     For soft labels, the accuracy of a row is the probability that its soft label gives to the predicted
     class. S is the sum of these probabilities, and the p-value is an approximation. The standard deviation of
@@ -275,7 +275,7 @@ def diagnose(
         intervals too narrow.
     labels : (n,) classes as integers or names, or (n, K) soft labels or counts
     train_counts : (K,) training rows per class
-        The hints for over- and under-confident classes compare them with their median.
+        The hint for an over- or under-confident class compares its number with the median of all classes.
     class_names : K strings; by default the column names of a data frame, or the class numbers
     probs : (n, K) probabilities, instead of `logits`
         An array (n,) or a single column contains the probabilities of class 1.
@@ -482,11 +482,12 @@ def _adjusted(p_value: Float) -> Float:
 
 
 def _two_sided(p: Float, n_correct: float) -> float:
-    """``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, at most 1, for a sum S of independent Bernoulli(p_i).
+    """Two-sided p-value of `n_correct` for a sum S of independent Bernoulli(p_i) variables.
 
-    If `n_correct` is not an integer, exact tail probabilities are interpolated linearly, and the saddlepoint
-    formula is evaluated at `n_correct` itself. The result is zero if and only if `n_correct` lies outside the
-    range of S. Every p_i of exactly 0 or 1 narrows this range by one.
+    It is ``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, but at most 1. If `n_correct` is not an integer,
+    exact tail probabilities are interpolated linearly, and the saddlepoint formula is evaluated at
+    `n_correct` itself. The result is zero if `n_correct` lies outside the range of S, and otherwise at least
+    `_MIN_P_VALUE`. Every p_i of exactly 0 or 1 narrows the range of S by one.
     """
     uncertain = p[(p > 0) & (p < 1)]
     n, s = len(uncertain), round(n_correct, 9) - int(np.count_nonzero(p == 1))

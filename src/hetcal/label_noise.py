@@ -507,8 +507,8 @@ def sensitivity(
 def _alphas(z: FloatArray, observed: IntArray, rate: float, bounds: tuple[float, float]) -> Float:
     """Fit the inverse temperature of every class for one noise rate, (K,)."""
     calibrator = ClassWiseTemperatureScaling(alpha_bounds=bounds)
-    # Such a fit warns about classes without rows and about classes at a bound. The results for the former are
-    # not used, and the latter are expected at some of the noise rates.
+    # The fit warns about classes that are never predicted, whose results are not used. It also warns about
+    # inverse temperatures at a bound, which are expected at some of the noise rates.
     with quiet(CalibrationWarning), quiet(RuntimeWarning):
         calibrator.fit(z, observed, transition=np.full(z.shape[1], rate) if rate else None)
     return np.asarray(calibrator.alpha_, np.float64)

@@ -38,9 +38,12 @@ _VALIDATE_AGAIN = "call trainer.validate() with the weights that you want to cal
 class CalibrationCallback(Callback):  # type: ignore[misc]
     """Log calibration errors and their noise floors after every validation epoch, and fit a calibrator.
 
+    The noise floor of a calibration error is the error that a calibrated model with the same confidences has
+    by chance.
+
     The method ``validation_step`` of the module must return a dictionary with the logits. The dictionary must
-    also contain the labels, unless the batch contains them. They can be the last element of a tuple or list,
-    or the entry `labels_key` of a dictionary.
+    also contain the labels, unless the batch contains them. In a batch, the labels are the last element of a
+    tuple or list, or the entry `labels_key` of a dictionary.
 
     Parameters
     ----------
@@ -114,8 +117,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Discard the rows of earlier epochs."""
-        # MPS lacks float64, which the metric needs, so the metric is then on the CPU. For any other device,
-        # its state must be on the device of the module, where several processes can exchange it.
+        # The metric needs float64. If the module is on MPS, which lacks float64, the metric is on the CPU.
+        # Otherwise, its state must be on the device of the module, where several processes can exchange it.
         self.metric.to("cpu" if pl_module.device.type == "mps" else pl_module.device).reset()
         self._rows, self._step = [], int(trainer.global_step)
 
@@ -206,8 +209,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         if isinstance(batch, tuple | list) and len(batch) > 1:
             return outputs[self.logits_key], batch[-1]
         raise ValueError(
-            f"validation_step must return the labels as {self.labels_key!r} unless they are that entry of "
-            f"the batch or the last of its elements, got only the outputs {', '.join(outputs)}; add the "
+            f"validation_step must return the labels as {self.labels_key!r} unless the batch contains them "
+            f"under this key or as its last element, got only the outputs {', '.join(outputs)}; add the "
             "labels to the returned dictionary"
         )
 

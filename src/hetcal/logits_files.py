@@ -97,8 +97,9 @@ class Split:
     logits : (n, K) scores, or the logarithms of the probabilities
     labels : (n,) true classes; empty if the file was read without labels
     groups : (n,) group of each row, or None
-    fold_groups : (n,) names, or None; rows with the same name stay in one fold of a cross-validation
-    ids : (n,) contents of the column `id_column`, or None
+    fold_groups : (n,) integers or strings, or None
+        Rows with the same value stay in one fold of a cross-validation.
+    ids : (n,) contents of the column `id_column` or of an array ``ids``; None if there is neither
     probs : (n, K) probabilities from the file, or None if it contains logits
     prob_floor : float, or None if the file contains logits
         Smaller probabilities were raised to this value before taking logarithms. It is computed from the rows
@@ -173,9 +174,10 @@ def load_logits(
         ``split`` (val or test), and one numeric column per class, named after the class. If at least two
         columns start with ``logit_``, only these are class columns. The index of a data frame is not a class
         column. Labels are class names or class numbers. If the columns are named by number, such as ``10``
-        or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
-        is that column. The fields of a ``.csv`` file are separated by commas, semicolons, tabs, vertical
-        bars or spaces, and its numbers have decimal points. The name of such a file may also end in ``.tsv``.
+        or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to these numbers. Label 10
+        is then the column ``10`` or ``logit_10``. The fields of a ``.csv`` file are separated by commas,
+        semicolons, tabs, vertical bars or spaces, and its numbers have decimal points. The name of such a
+        file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. Probabilities below a floor are first raised to it. This floor is
@@ -209,15 +211,15 @@ def load_unlabelled(
     id_column: str | None = None,
     fit_names: Sequence[str] | None = None,
 ) -> tuple[dict[str, Split], list[str] | None]:
-    """Read rows without labels.
+    """Read the rows of a file; labels in the file are not returned.
 
     Parameters
     ----------
     path : file
     label_column, id_column : columns of a table that are not class columns, as in :func:`load_logits`
     fit_names : class names with which a calibrator was fitted, or None
-        If a table has a column for class 1 only, and class 1 is one of two such names, the other is the name
-        of class 0.
+        Suppose that a table has a column for class 1 only, and that the calibrator was fitted with two names,
+        one of which is that of class 1. The other is then the name of class 0.
 
     Returns
     -------
@@ -458,9 +460,9 @@ def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> S
 
 
 def _correct_rounded_sums(probs: ArrayLike) -> NDArray[Any]:
-    """Normalise the rows whose sum differs from 1 by no more than rounding to two decimals can cause.
+    """Normalise the rows of K numbers whose sum differs from 1 by at most 0.005·K, and at most 0.05.
 
-    Sums that differ by more than 0.05 are never corrected.
+    Rounding the numbers to two decimals changes their sum by at most 0.005·K.
     """
     p = np.asarray(probs)
     if p.ndim != 2 or p.dtype.kind != "f":
@@ -573,7 +575,7 @@ def _class_columns(
 
 
 def _refuse_predictions(names: list[str], classes: dict[int, str], file: str) -> None:
-    """Raise an error if a column without a prefix contains predictions instead of the scores of a class."""
+    """Raise an error if a class column without a prefix has a name that is usual for predictions."""
     for i, class_name in classes.items():
         if names[i] == class_name and class_name.lower() in PREDICTION_COLUMNS:
             raise ValueError(
@@ -626,7 +628,8 @@ def _score_matrix(
     """Class columns as one array (n, K).
 
     Text that is not a number is refused. A column of three or more values that increase by 1 from row to row
-    is refused, too, because it probably contains row numbers. A prefix of the class columns prevents this.
+    is refused, too, because it probably contains row numbers. It is accepted if the names of the class
+    columns have prefixes such as ``logit_``.
     """
     remedy = (
         "name the column of the labels 'label', or pass its name as --label-column; pass the name of a "
@@ -775,7 +778,7 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
 def _parquet_columns(
     source: Path, groups: bool, named: _NamedColumns
 ) -> tuple[list[str], dict[str, str | None]]:
-    """Arguments `logits` and `other_columns` of `ParquetBatches`: columns of logits, labels and groups."""
+    """Arguments `logits` and `other_columns` of `ParquetBatches`: the names of the columns."""
     schema = open_dataset(source).schema
     names = list(schema.names)
     index = index_columns(schema)

@@ -231,9 +231,9 @@ def _cut(rows: Float, n_bundles: int) -> IntArray:
 
     `rows` (K,) contains the number of rows of every class, or their total weight. If all rows were cut into
     bundles of equal size, the middle row of a class would be in one of them. The class is assigned to this
-    bundle, with two exceptions that leave no bundle empty. The bundle number increases by at most one from
-    class to class. If the number of remaining classes equals the number of empty bundles, each of these
-    classes gets a bundle of its own.
+    bundle, with three exceptions that leave no bundle empty. The first class is in bundle 0. The bundle
+    number increases by at most one from class to class. If the number of remaining classes equals the number
+    of empty bundles, each of these classes gets a bundle of its own.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

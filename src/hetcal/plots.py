@@ -36,7 +36,7 @@ __all__ = [
     "reliability_diagram",
 ]
 
-# The colours of the reliability diagrams in the paper.
+# The colours of the reliability diagrams in the paper that `hetcal.theory` cites.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
 _METHOD_COLOURS = tuple(PALETTE.values())
 _SINGLE_COLOUR = "#6aa9d4"  # colour of the bars in a chart of a single method
@@ -382,7 +382,7 @@ class ClassCalibrationDisplay:
         class_names : K names in the order of the columns, such as the ``classes_`` of an estimator
             By default the column names of a data frame, or the class numbers.
         level, min_gap, n_redraws, rng : as in :func:`hetcal.diagnose`
-            The noise floors of the gaps are simulated with the same options.
+            The noise floors of the gaps are simulated with the same `n_redraws` and `rng`.
         name : title of the chart
         ax : axes to draw on; a new figure by default
         """
@@ -416,14 +416,14 @@ class ClassCalibrationDisplay:
         y : (n,) true classes, as in ``estimator.classes_``
         class_names : K names to show instead of ``estimator.classes_``
         level, min_gap, n_redraws, rng : as in :func:`hetcal.diagnose`
-            The noise floors of the gaps are simulated with the same options.
+            The noise floors of the gaps are simulated with the same `n_redraws` and `rng`.
         name : title of the chart; by default the name of the estimator's class
         ax : axes to draw on; a new figure by default
         """
         if isinstance(estimator, type) or not hasattr(estimator, "predict_proba"):
             raise TypeError(
-                f"estimator must have predict_proba, got {estimator!r}; pass a fitted classifier, and wrap "
-                "one without predict_proba in hetcal.CalibratedClassifier"
+                f"estimator must have predict_proba, got {estimator!r}; pass a fitted classifier, or if it "
+                "has no predict_proba, wrap it in hetcal.CalibratedClassifier and fit the result"
             )
         options = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
         top, names = check_predictions(
@@ -443,7 +443,7 @@ class ClassCalibrationDisplay:
         diagnosis = diagnose_top_label(
             top, names, level=level, min_gap=min_gap, n_redraws=n_redraws, rng=as_generator(options["rng"])
         )
-        # With a single bin, the ECE of a class is its absolute gap, so these are noise floors of the gaps.
+        # With a single bin, the ECE of a class is its absolute gap, so `floor` is the noise floor of the gap.
         rng = as_generator(options["rng"])
         floor = floor_of(top, n_bins=1, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
         return cls(diagnosis, gap_floor=floor.quantiles["class_ece"][0], name=name)
@@ -585,9 +585,10 @@ def _class_ticks(ax: Axes, names: Sequence[str], axis: Literal["x", "y"]) -> Non
 
 
 def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
-    """Write class names in a column next to their points, away from the diagonal and without overlap.
+    """Write class names next to their points, in one column for each side of the diagonal.
 
-    If the names would not fit into the axes, they are placed on the other side of the points.
+    The names of a column do not overlap. If a column would not fit into the axes, it is placed on the other
+    side of its points.
     """
     from matplotlib import patheffects
 

@@ -69,10 +69,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         a frozen estimator, with a warning.
     ensemble : bool
         If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold
-        predictions of all folds. If the calibrator preserves decisions, the predicted label is the class with
-        the largest logit. If True, each fold has its own estimator and calibrator, and their probabilities
-        are averaged. The argmax of the average may differ from that of each fold. A frozen estimator always
-        has a single calibrator.
+        predictions of all folds. The predicted label is then the class with the largest logit, provided that
+        the calibrator preserves decisions. If True, each fold has its own estimator and calibrator, and their
+        probabilities are averaged. The argmax of the average may differ from that of each fold. A frozen
+        estimator always has a single calibrator.
     response_method : "auto", "decision_function" or "predict_proba"
         Method of the estimator that gives the logits. "auto" uses ``decision_function`` if it returns one
         column per class, or one score for two classes. Otherwise it uses the logarithm of ``predict_proba``.
@@ -91,13 +91,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     before their logarithms are taken. The floor is half of the smallest positive probability of the rows that
     the calibrator is fitted on, but at least 1.2e-38 and at most ``1/(2K)``.
 
-    An estimator may not know all classes, if some are missing from its training rows. In each row, the logits
-    of unknown classes are set below the lowest other logit. The distance is the mean distance between
-    neighbouring logits of the row in sorted order, or 1 if all logits of the row are equal.
+    An estimator does not know classes that are missing from its training rows. In each row, the logits of
+    these classes are set below the lowest other logit. The distance is the mean distance between neighbouring
+    logits of the row in sorted order, or 1 if all logits of the row are equal.
 
-    Folds whose training rows have a single class, or whose test rows all have weight zero, are skipped. Rows
-    of weight zero are not used to fit a calibrator. Estimators are trained on them only if they do not
-    receive weights, or if their input is a kernel matrix.
+    Folds whose training rows have a single class, or whose test rows all have weight zero, are skipped. No
+    calibrator is fitted on rows of weight zero. An estimator is trained on such rows if it does not receive
+    weights, or if its input is a kernel matrix; otherwise it is not.
 
     Examples
     --------
@@ -145,6 +145,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         X : input of the estimator, with n rows
         y : (n,) class labels, such as integers or strings
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
+            With metadata routing, the estimator receives them if it requests them.
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
             If `cv` is an integer or None, its folds keep all rows of a unit together. The folds of a
@@ -269,7 +270,7 @@ class Member:
     estimator : fitted estimator, or None if only its responses are needed
     columns : positions of the estimator's classes among all classes
     method : name of the estimator's method that gives scores or probabilities
-    floor : smaller probabilities are raised to this value; None for scores
+    floor : smaller probabilities are raised to this value; None for scores, or if there is no calibrator yet
     calibrator : fitted calibrator, or None if it is not fitted yet
     """
 
@@ -535,12 +536,12 @@ def _is_prefit(cv: Any) -> bool:
 def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
     """Copy of `model` with a FrozenEstimator, which has replaced ``cv="prefit"`` in scikit-learn."""
     try:
-        if isinstance(model.estimator, BaseEstimator):  # other objects may not show whether they are fitted
+        if isinstance(model.estimator, BaseEstimator):  # other objects might not show whether they are fitted
             check_is_fitted(model.estimator)
     except NotFittedError:
         raise NotFittedError(
             f"estimator must be fitted if cv is 'prefit', got {model.estimator!r}; fit it, wrap it in "
-            "FrozenEstimator and leave cv out, because clone() returns unfitted copies of other estimators"
+            "FrozenEstimator, which clone() keeps fitted, and leave cv out"
         ) from None
     emit(
         "cv should be left out for a fitted estimator, got 'prefit', which scikit-learn no longer uses; pass "

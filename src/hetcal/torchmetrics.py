@@ -1,7 +1,8 @@
 """Calibration errors and noise floors as a metric of torchmetrics, computed batch by batch.
 
-The metric accumulates sums over rows, mainly per predicted class and confidence bin. Its memory does not grow
-with the number of rows, and several processes combine their results by adding these sums.
+A noise floor is the distribution of a calibration error for a perfectly calibrated model with the same
+confidences. The metric accumulates totals over rows, mainly sums per predicted class and confidence bin. Its
+memory does not grow with the number of rows, and the totals of several processes can be combined.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class CalibrationMetrics(Metric):
 class _Batch(NamedTuple):
     """Quantities of the rows of a batch, (n,) each, except for the scalar `least`."""
 
-    cell: Tensor  # number of the pair of predicted class and fine bin
+    cell: Tensor  # number of the pair of predicted class and fine bin, see hetcal.metrics.binning.FineBins
     confidence: Tensor
     correct: Tensor
     p_label: Tensor  # probability of the true class

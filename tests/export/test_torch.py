@@ -9,6 +9,8 @@ import hetcal
 
 torch = pytest.importorskip("torch")
 
+from hetcal.export import maps  # noqa: E402
+from hetcal.export import torch as torch_export  # noqa: E402
 from hetcal.torch import CalibratedModel, Calibration, collect_logits, fit_from_loader, logits_of  # noqa: E402
 
 
@@ -68,6 +70,15 @@ def test_knots_that_are_equal_in_half_precision():
     calibrator = hetcal.calibrators.TopLabelIsotonic().fit(z, y)
     log_p = Calibration(calibrator, dtype=torch.float16)(torch.zeros(1, 2))
     np.testing.assert_allclose(log_p.exp().numpy(), calibrator.predict_proba([[0.0, 0.0]]), atol=1e-3)
+
+
+@pytest.mark.parametrize("knots", [[0.5, 0.5, 1.0], [0.6, 0.6, 0.9], [0.5, 0.7, 0.7, 0.9], [0.5, 0.8, 0.8]])
+def test_repeated_knots_are_those_of_numpy(knots):
+    x, y = torch.tensor(knots, dtype=torch.float64), torch.linspace(0.5, 0.9, len(knots), dtype=torch.float64)
+    curve = torch_export._Curve(maps.Curve(x.numpy(), y.numpy()), torch.float64)
+    confidence = torch.tensor([0.5, 0.55, *knots, 0.65, 0.75, 0.95], dtype=torch.float64)
+    expected = np.interp(confidence.numpy(), x.numpy(), y.numpy())
+    np.testing.assert_allclose(curve.look_up(x, y, confidence).numpy(), expected, rtol=1e-12)
 
 
 def test_every_module_keeps_its_mode():

@@ -63,7 +63,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
     folder : path
         An empty folder.
     limit : int
-        Largest size of the decompressed archive in bytes.
+        Maximum size of the decompressed archive in bytes.
     """
     plain = folder / "archive.tar"
     try:
@@ -83,7 +83,10 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
 
 
 def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
-    """Return the size of an archive member; raise an error for links, special files and too large files."""
+    """Return the size of an archive member.
+
+    Links, special files and files of more than `remaining` bytes raise an error.
+    """
     if not (member.isreg() or member.isdir()):
         raise ValueError(
             f"{name} must contain only files and folders, got a link or special file {member.name!r}; "
@@ -123,4 +126,6 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _check_https(url: str) -> None:
     if urlsplit(url).scheme != "https":
-        raise ValueError(f"url must begin with https://, got {url!r}; pass an HTTPS address")
+        raise ValueError(
+            f"url must begin with https://, got {url!r}; pass an HTTPS address that redirects only to HTTPS"
+        )

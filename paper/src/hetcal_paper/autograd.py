@@ -16,7 +16,8 @@ _EVALUATION_BATCH = 1000
 class AutogradSteps:
     """Training steps of one run, computed with autograd.
 
-    The weights, the batches and the state of the optimiser stay at fixed addresses, as CUDA graphs require.
+    The images, the labels, the weights and the state of the optimiser stay at fixed addresses, as CUDA graphs
+    require.
     :class:`~hetcal_paper.kernels.FusedSteps` has the same public members and some more, so a trainer can use
     either class.
 

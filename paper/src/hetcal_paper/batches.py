@@ -115,7 +115,7 @@ class DeviceImages:
         return on_device[0], on_device[1]
 
     def validation(self, rows: NDArray[np.int64], scale: tuple[Tensor, Tensor]) -> Tensor:
-        """Return training images normalised, without augmentation; float32, shape (n, 32, 32, 3)."""
+        """Return the training images ``rows`` normalised, not augmented; float32, shape (n, 32, 32, 3)."""
         inner = self._train[torch.from_numpy(rows).to(self.device)][:, _PAD:-_PAD, _PAD:-_PAD]
         return (inner.float() - scale[0]) / scale[1]
 

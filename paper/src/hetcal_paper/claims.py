@@ -47,14 +47,14 @@ class Comparison:
     other : str or None
         Method whose value is subtracted; None to compare no methods.
     bins : int or None
-        Number of bins of a calibration error. Classification errors by class also have a number of bins,
-        because it selects the stored results by class. None for other metrics.
+        Number of bins of a calibration error. It is also needed for classification errors by class, because
+        they are stored once per number of bins. None for other metrics.
     rate : float or None
         Noise or sampling rate in a figure with several rates; otherwise None.
     training : str or None
         ``clean``, ``noise`` or ``few`` in figures that compare these training sets; otherwise None.
     half : {"low", "high"} or None
-        Half of the classes; None for all classes or a single class.
+        First (``low``) or second (``high``) half of the classes; None for all classes or a single class.
     other_half : {"low", "high"} or None
         Half of the classes whose value is subtracted; None to compare no halves.
     label : int or None
@@ -81,7 +81,7 @@ class Claim:
     text : str
     holds : bool
     evidence : str
-        Our numbers, in percent.
+        What our results show. Metrics are in percent, and their differences in percentage points.
     topic : str
         Noun phrase that names the claim in a sentence.
     failures : tuple of Comparison
@@ -380,7 +380,7 @@ def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str)
 
 
 def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:
-    """Return means by class and method; leave out classes without a mean for Uncal, TS, VS or CTS."""
+    """Return means by class and method; leave out classes that lack the mean of Uncal, TS, VS or CTS."""
     means: dict[int, dict[str, float]] = {}
     for row in rows:
         if row["metric"] == metric and row["bins"] == bins and row["mean"] is not None:

@@ -91,8 +91,8 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        Lines of each table in :data:`COLUMNS`, as text; floats have six significant digits. ``classes`` and
-        ``curves`` are empty unless a table or figure of the paper needs them for this run.
+        Lines of each table in :data:`COLUMNS`, as text; floats are rounded to six significant digits.
+        ``classes`` and ``curves`` are empty unless a table or figure of the paper needs them for this run.
     """
     record = store.read_record(folder, name)
     run = Run.from_dict(record["run"])
@@ -116,8 +116,9 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
     """Evaluate one method on one result of a run.
 
-    `choice` names the epoch of the result. It must be ``best`` or ``run.choice``, because the lines include
-    results by class and by half, which :func:`evaluate_run` computes with all methods only at these epochs.
+    `choice` names the epoch of the result. It must be ``best`` or ``run.choice``. The returned lines include
+    results by class and by half, and only at these epochs does :func:`evaluate_run` compute both for all
+    methods.
 
     Returns
     -------
@@ -236,12 +237,12 @@ def _metrics(
 
 
 def _temperatures(calibrator: Any) -> Iterator[_Cells]:
-    """Yield the last five cells of lines of the table ``metrics`` about fitted class-wise temperatures.
+    """Describe fitted class-wise temperatures: yield the last five cells of lines of the table ``metrics``.
 
-    T denotes a temperature. ``log_t_error`` is the median standard error of log T.
-    ``n_at_bound`` is the number of classes whose T is at a bound of its range. ``log_t_spread`` is the
-    standard deviation of log T between the classes, as estimated by ``gamma="bayes"``. The first two metrics
-    leave out classes that are not predicted for any validation row.
+    T denotes the temperature of a class. With ``gamma=inf``, ``log_t_error`` is the median over the classes
+    of the standard error of log T, and ``n_at_bound`` is the number of classes whose T is at a bound of its
+    range. Both leave out classes that are not predicted for any validation row. With ``gamma="bayes"``,
+    ``log_t_spread`` is the estimated standard deviation of log T between the classes.
     """
     if not isinstance(calibrator, hetcal.ClassWiseTemperatureScaling):
         return
@@ -327,7 +328,7 @@ def _first_with_epoch(epochs: Mapping[str, int], epoch: int) -> str:
 
 
 def _text(value: object) -> str:
-    """Format a cell: floats with six significant digits, nan as an empty string, other values with str."""
+    """Format a cell: floats rounded to six significant digits, nan as "", and other values with str."""
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.6g}"
     return str(value)

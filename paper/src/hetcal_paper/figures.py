@@ -53,8 +53,8 @@ _COLOURS = {
 _MARKS = {"Uncal": "o", "VS": "^", "TS": "s", "CTS": "D", "CTS-cv": "P", "CTS-bayes": "X", "Auto": "v"}
 _INK, _GREY, _LIGHT_GREY = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
-#: Methods left out to keep figures legible: the first for figures with several noise or sampling rates, the
-#: second for figures of individual classes.
+#: Methods that are left out to keep figures legible: ``_NOT_IN_SWEEPS`` from figures with several noise or
+#: sampling rates, and ``_NOT_IN_CLASSES`` from figures of individual classes.
 _NOT_IN_SWEEPS = ("CTS-bayes",)
 _NOT_IN_CLASSES = ("CTS-cv", "CTS-bayes")
 _LEVEL_LABELS = 5  # a panel with more methods than this has slanted labels

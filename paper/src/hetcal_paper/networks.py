@@ -161,7 +161,7 @@ def _norm(n: int) -> nn.BatchNorm2d:
 
 
 def _stage(block: Any, n_in: int, n_out: int, depth: int, *, stride: int) -> list[nn.Module]:
-    """Return the blocks of one stage; only the first block changes the shape."""
+    """Return the blocks of one stage; only the first block can change the shape."""
     return [block(n_in, n_out, stride), *(block(n_out, n_out, 1) for _ in range(depth - 1))]
 
 

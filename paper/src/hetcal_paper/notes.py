@@ -123,7 +123,8 @@ def notes(item: Reproduction) -> str:
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
     """Name the rates in ``failing`` at which TS leaves less error than at every rate in ``holding``.
 
-    The error is the Avg-ECE of TS minus its noise floor. The text is empty if there are no such rates.
+    The error is the Avg-ECE of TS minus its noise floor, the value to expect of a perfectly calibrated model.
+    The text is empty if there are no such rates.
     """
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
@@ -142,7 +143,10 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
 
 
 def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
-    """Return by how much the Avg-ECE of TS exceeds its noise floor at a rate, as a mean over the seeds."""
+    """Return by how much the Avg-ECE of TS exceeds its noise floor at a rate, as a mean over the seeds.
+
+    The noise floor is the Avg-ECE to expect of a perfectly calibrated model with the same confidences.
+    """
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
         selection.results.value(run, "avg_ece", method="TS", bins=BINS[0], choice=selection.choice)
@@ -160,7 +164,7 @@ def _noisy_maximum(
     """Name the rates in ``failures`` at which max-ECE is noisier than at every rate in ``holding``.
 
     Noisier means that chance alone would give a higher max-ECE. Only failures in max-ECE count. A failure
-    does not count if the interval of its difference between CTS and TS excludes zero, because noise does not
+    does not count if the interval of the difference between CTS and TS excludes zero, because noise does not
     explain such a difference. The text is empty if there are no such rates.
     """
     uncertain = [f for f in failures if f.metric == "max_ece" and _includes_zero(selection, f)]
@@ -240,9 +244,10 @@ def _statement(item: Reproduction, claim: Claim) -> str:
 
 
 def _where(name: str, comparison: Comparison) -> str:
-    """Describe the rate of a comparison, and its class or half or, if it has neither, its number of bins.
+    """Return the rate, class, half and number of bins of a comparison as text.
 
-    Attributes that are None are left out. A difference between two halves has no half to describe.
+    Attributes that are None are left out. The number of bins is also left out if there is a class or a half.
+    The halves of a difference between two halves are left out as well.
     """
     parts = []
     if comparison.rate is not None:
@@ -301,7 +306,7 @@ def _settings(item: Reproduction) -> str:
 
 
 def _omitted_methods(item: Reproduction) -> str:
-    """Name the methods that the tables show and the figure of a sweep or of individual classes does not."""
+    """Name the methods that are in the tables but not in the figure of a sweep or of individual classes."""
     kind = ITEMS[item.name].kind
     if kind not in (*_SWEEPS, "classes"):
         return ""
@@ -363,7 +368,7 @@ def _missing_methods(item: Reproduction) -> str:
 
 
 def _former_auto(selection: Selection) -> str:
-    """Name the commits that evaluated `Auto` on the runs of a sweep that have no stored logits."""
+    """Name the recorded commits of the runs of a sweep that have results of `Auto` but no stored logits."""
     logits = selection.results.folder / "logits"
     having = [run for point in selection.present for run in evaluated(selection, point, "Auto")]
     lost = [run for run in having if not (logits / f"{run}.npz").is_file()]
@@ -467,7 +472,7 @@ def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int
 
 
 def _weight_decay(selection: Selection | None) -> str:
-    """Return a note and a table about confidence − accuracy on each half of the classes by weight decay."""
+    """Return a note and a table of confidence − accuracy on each half of the classes, by weight decay."""
     if selection is None:
         return ""
     (point,) = selection.present

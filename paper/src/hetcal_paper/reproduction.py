@@ -237,7 +237,7 @@ def reproduce_many(
     choice = options.pop("choice", None)
     if choice is not None:
         raise ValueError(
-            f'choice must be left out with "all", got {choice!r}; reproduce the items one by one'
+            f'choice must be left out with "all", got {choice!r}; reproduce the tables and figures one by one'
         )
     if options and not train:
         raise TypeError(f"options must be omitted without train, got {', '.join(options)}; pass train=True")

@@ -7,8 +7,9 @@
 ``classes.csv``  ECE, error and confidence by class, for the runs of tables and figures that need them
 ``curves.csv``   reliability bins of the uncalibrated model, for the runs shown in reliability diagrams
 
-``metrics.csv`` also contains statistics of fitted class-wise temperatures. Computed numbers have six
-significant digits. Lines are sorted by run, so adding a run changes no existing line.
+The noise floor of a calibration error is its expected value for a perfectly calibrated model with the same
+confidences. ``metrics.csv`` also contains statistics of fitted class-wise temperatures. Computed numbers
+are rounded to six significant digits. Lines are sorted by run, so adding a run changes no existing line.
 
 :func:`summarise` also copies the logits of some runs to ``logits/``: those of the two tables and of the study
 of calibrators (``benchmarks/study.py``).
@@ -22,8 +23,8 @@ half ``low`` or ``high``. The half ``low`` consists of the corrupted classes or,
 classes or none, of the first half of the classes. The half ``high`` consists of the other classes. Max-ECE
 and Avg-ECE are computed by predicted class and only over all rows.
 
-If several choices of epoch select the same epoch, their results are stored once, under the first of their
-names.
+A run has results at several epochs, such as ``best`` and ``last``. If two of these names select the same
+epoch, its results are stored once, under the first name.
 """
 
 from __future__ import annotations

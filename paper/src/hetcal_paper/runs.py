@@ -1,11 +1,11 @@
 """Training runs: their recipes, their names, and the grid of all runs behind the tables and figures.
 
-A :class:`Run` describes one training completely: data set, corruption, seed and recipe. Its name is canonical
-(equal runs have equal names) and can be parsed. The command line and the result files therefore refer to a
-run by its name.
+A :class:`Run` describes one training completely: data set, corruption, seed, network and recipe. Its name is
+canonical (equal runs have equal names) and can be parsed. The command line and the result files therefore
+refer to a run by its name.
 
 Some settings are not stated in the paper. We use batch size 128, Nesterov momentum 0.9 with SGD, and weight
-decay 2e-4 with Adam and 5e-4 with SGD (added to the gradient of every parameter).
+decay 2e-4 with Adam and 5e-4 with SGD. The weight decay applies to every parameter, as an L2 penalty.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Run:
     per_class : int or None
         Training rows of each class for ``few``; None for other kinds.
     seed : int
-        Determines the split, the corruption, the initial weights and the order of the data.
+        Determines the split, the corruption, the initial weights, the order of the data and the augmentation.
     network : str
         Key of ``networks.NETWORKS``.
     recipe : str
@@ -288,7 +288,7 @@ def parse(name: str) -> Run:
 
 
 def paper_grid() -> dict[str, tuple[Run, ...]]:
-    """Return the runs of each table and figure by its name, with all five seeds, ordered by seed."""
+    """Map the name of each table and figure to its runs with all five seeds, ordered by seed."""
     by_seed = [_points(seed) for seed in SEEDS]
     return {name: tuple(run for points in by_seed for run in points[name]) for name in by_seed[0]}
 
@@ -315,7 +315,8 @@ def _items_by_run() -> dict[str, frozenset[str]]:
     return {name: frozenset(used_in) for name, used_in in items.items()}
 
 
-#: Recipe of fig5 and fig8, whose runs would take about ten hours on one H200 with WideResNet-28-10.
+#: Settings of the runs of fig5 and fig8. With WideResNet-28-10, all these runs together would take about ten
+#: hours on one H200.
 _SHORT: Options = {"network": "resnet20", "recipe": "adam", "epochs": 100}
 
 

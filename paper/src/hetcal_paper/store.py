@@ -174,7 +174,7 @@ def remove_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
 
 
 def _one_line_per_key(record: Mapping[str, Any]) -> str:
-    """Format JSON with one line per key, so that long lists stay readable."""
+    """Format JSON with one line per key of ``record``, so that long lists stay readable."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items())
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 

@@ -1,4 +1,4 @@
-"""Sections that compare the methods of a sweep with TS.
+"""Sections that compare the methods of a sweep with temperature scaling (TS).
 
 A sweep is a figure with several noise or sampling rates. One section is about the runs of the sweep. Another
 is about runs at the same rates with the network of the paper, if the sweep uses a smaller one. A table shows
@@ -62,9 +62,9 @@ class _Heterogeneity:
     n_at_bound : float or None
         Number of classes whose T, fitted by CTS, is at a bound of its range; None if no run has it.
     ece, avg_ece : float
-        ECE and Avg-ECE of TS minus their noise floors.
+        ECE and Avg-ECE of TS minus their noise floors, the values to expect of a perfectly calibrated model.
     low, high : float
-        Confidence − accuracy of the uncalibrated network on the low and on the high half of the classes.
+        Confidence − accuracy of the uncalibrated network on the first and on the second half of the classes.
     """
 
     rate: float
@@ -86,7 +86,8 @@ def compare_with_ts(item: Reproduction) -> str:
     """Return the section that compares other methods with TS at every rate of a sweep.
 
     The methods are CTS and those methods that are not in the paper. A method that was not evaluated at every
-    rate is left out. The section is empty if no method remains that is not in the paper.
+    rate is left out. The section is empty if the table or figure is not a sweep, or if no method that is not
+    in the paper remains.
     """
     selection = item.selection
     if selection is None or selection.kind not in ("noise", "size"):
@@ -110,8 +111,9 @@ def compare_with_ts(item: Reproduction) -> str:
 def compare_networks(item: Reproduction) -> str:
     """Return the section that compares other methods with TS on runs with the default recipe.
 
-    The default recipe uses the network of the paper. The section is empty if the sweep itself uses the
-    default recipe, or if the results contain no runs with that recipe at the rates of the sweep.
+    The default recipe uses the network of the paper. The section is empty if the table or figure is not a
+    sweep, if the sweep itself uses the default recipe, or if the results contain no runs with that recipe at
+    the rates of the sweep.
     """
     if item.selection is None or item.selection.kind not in ("noise", "size"):
         return ""
@@ -148,7 +150,7 @@ def _with_default_recipe(selection: Selection) -> Selection:
 
 
 def _count_lower(selection: Selection, cells: Sequence[_Cell]) -> str:
-    """State at which rates CTS has lower errors than TS with each number of bins.
+    """State at which rates CTS has lower errors than TS with both numbers of bins.
 
     Noise rate 0 is left out, because the paper makes no claim about it.
     """
@@ -200,7 +202,10 @@ def _select(cells: Iterable[_Cell], method: str, metric: str, bins: int | None =
 
 
 def _summary_table(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
-    """Count the rates at which each method is better than TS, and name those whose interval excludes zero."""
+    """Count the rates at which each method is better than TS.
+
+    Also name the rates at which the interval of the difference is entirely negative or entirely positive.
+    """
     lines = []
     for metric in _METRICS:
         for method in methods:

@@ -1,4 +1,4 @@
-"""Markdown tables with our numbers next to those of the paper."""
+"""Markdown tables of our numbers, with the published numbers beside them where the paper has any."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "training_tables",
 ]
 
-#: Names of the metrics in headings.
+#: Names of the metrics in headings and labels.
 LABELS = {"accuracy": "Accuracy", "ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 #: Names of the metrics within a sentence.
 METRIC_NAMES = {
@@ -75,7 +75,7 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """Describe the largest differences from the published numbers, and list the cells that differ most.
+    """Describe the largest differences from the published numbers, and list the cells with large differences.
 
     A cell is listed if both numbers have a standard deviation and the difference exceeds two combined
     standard deviations, ``2 * sqrt(std**2 + paper_std**2)``.
@@ -105,7 +105,10 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the largest distance from the published numbers by metric; the distances are fractions."""
+    """Return the largest distance from the published numbers for each metric in ``_COMPARED``.
+
+    Distances are fractions, not percentages. Metrics without published numbers are left out.
+    """
     distances: dict[str, float] = {}
     for row in rows:
         metric = row["metric"]
@@ -137,7 +140,7 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbe
 def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool = False) -> str:
     """Format the mean ± standard deviation of a row in percent.
 
-    Without a standard deviation, the result is the mean alone. Without a mean, it is a dash.
+    Without a standard deviation, the result is the mean alone. Without a row or a mean, it is a dash.
     """
     if row is None or row["mean"] is None:
         return NONE
@@ -146,7 +149,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return one table of all methods per number of bins, and a last table of the uncalibrated model.
+    """Return a table of the methods for each number of bins, and then a table of the uncalibrated model.
 
     The last table compares the two halves of the classes.
     """
@@ -171,14 +174,14 @@ def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def training_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return a list with one table, of networks trained on clean, noisy and small training sets."""
+    """Return a list with one table for networks with clean, noisy and small training sets."""
     labels = {"clean": "clean data", "noise": "30% label noise on all classes", "few": few_label(name)}
     keys = {label: {"training": t} for t, label in labels.items() if first_row(rows, training=t)}
     return [_gap_table(name, rows, keys, ece=True)]
 
 
 def sampling_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return a list with one table, of networks trained on training sets of different sizes."""
+    """Return a list with one table for networks with training sets of different sizes."""
     rates = sorted({row["rate"] for row in rows})
     return [_gap_table(name, rows, {f"{100 * rate:g}%": {"rate": rate} for rate in rates}, ece=True)]
 
@@ -194,9 +197,11 @@ def half_tables(name: str, rows: Sequence[Row]) -> list[str]:
 def _gap_table(
     name: str, rows: Sequence[Row], keys: Mapping[str, Mapping[str, object]], *, ece: bool = False
 ) -> str:
-    """Return a table of confidence, accuracy and their difference, next to the published numbers, if any.
+    """Return a table of the confidence and accuracy of the uncalibrated model, and of their difference.
 
-    If the table compares the halves of the classes, each test row belongs to the half of its true class.
+    Published numbers, if any, are next to ours. With ``ece``, the table also contains the ECE and its noise
+    floor. If the table compares the halves of the classes, each test row belongs to the half of its true
+    class.
     """
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
@@ -253,9 +258,9 @@ def percent(rate: float) -> str:
 
 
 def seed_columns(counts: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Return a dictionary of headings and columns, which contain numbers of seeds.
+    """Return columns with the numbers of seeds of each method, as a dictionary with headings as keys.
 
-    Methods with the same numbers share a column. A dash replaces zero.
+    Methods with the same numbers share a column. Zero is shown as a dash.
 
     Examples
     --------
@@ -279,8 +284,9 @@ def _seeds_by_rate(rows: Sequence[Row], method: str, rates: Sequence[float]) -> 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
     """Return three tables.
 
-    The first contains means over the classes of each half, the second compares the uncalibrated model on the
-    two halves, and the third contains the numbers of single classes.
+    The first contains means over the classes of each half. The second compares the uncalibrated model on the
+    two halves. The third contains the ECE of individual classes and, for the uncalibrated model, their
+    confidence − accuracy.
     """
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
@@ -309,7 +315,7 @@ def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
-    """Return a list with one table, of the example in Section 5.4 of the paper."""
+    """Return a list with one table, which shows the example in Section 5.4 of the paper."""
     lines = []
     for method in ("TS", "CTS"):
         line = [method]
@@ -332,20 +338,23 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def few_label(name: str) -> str:
-    """Describe the training set with few rows in each class, such as ``50 labels per class``."""
+    """Describe the training set with few rows per class, for example as ``50 labels per class``."""
     (per_class,) = {run.per_class for run in runs_for(name) if run.kind == "few"}
     return f"{per_class} labels per class"
 
 
 def signed_interval(row: Mapping[str, Any] | None) -> str:
-    """Format the 95% interval of a row in points, such as ``+1.0 to +2.0``; a dash if there is none."""
+    """Format the 95% interval of a row in percentage points, as in ``+1.0 to +2.0``; a dash if none."""
     if row is None or row["low"] is None:
         return NONE
     return f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
 
 
 def _seeds(rows: Sequence[Row], *, as_range: bool = False) -> str:
-    """Describe the largest number of seeds or, with ``as_range``, the smallest and the largest number."""
+    """Describe the largest number of seeds in the rows.
+
+    With ``as_range``, include the smallest number if it differs from the largest.
+    """
     counts = [row["n"] for row in rows]
     if as_range and min(counts) < max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

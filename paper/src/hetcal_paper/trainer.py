@@ -3,10 +3,10 @@
 A :class:`Trainer` owns the device memory of one run and advances it epoch by epoch. On CUDA each trainer uses
 its own stream. :meth:`Trainer.start_epoch` enqueues a whole epoch and returns immediately, and
 :meth:`Trainer.ready` reports whether the epoch has finished, so one thread can drive many runs in parallel.
-The training step and the validation pass are CUDA graphs over fixed buffers. At the start of an epoch, the
-learning rate, the images and the labels in these buffers are replaced. By default, images, convolutions and
-activations are bfloat16 on CUDA; sums, the last layer and the optimiser are float32. On a CPU the same steps
-run directly, in float32.
+The training steps and the validation pass are captured in CUDA graphs, which work on fixed buffers. At the
+start of an epoch, the learning rate, the images and the labels in these buffers are replaced. By default,
+images, convolutions and activations are bfloat16 on CUDA. Sums are accumulated in float32, and the last layer
+and the optimiser use float32. On a CPU, the same steps run directly and, by default, in float32.
 """
 
 from __future__ import annotations
@@ -129,15 +129,15 @@ class Trainer:
         self._inputs = torch.zeros((used, 32, 32, 3), dtype=dtype, device=device)
         self._targets = torch.zeros(used, dtype=torch.int64, device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
-        self._report = torch.zeros(2, device=device)  # sum of losses, and number of correct validation rows
+        self._report = torch.zeros(2, device=device)  # sum of batch losses, number of correct validation rows
         self._host_report = torch.zeros(2, pin_memory=self._on_cuda)
 
     def _warm_up(self) -> None:
-        """Run a few steps before capturing graphs.
+        """Run a few training steps (one on a CPU) and a validation pass before graphs are captured.
 
-        These steps compile and tune kernels and make the optimiser allocate its state. Loading the initial
-        state afterwards undoes their effect on the weights. If the hand-written kernels or ``torch.compile``
-        fail, the steps are repeated without them. A lack of memory raises an error instead.
+        They compile and tune kernels and make the optimiser allocate its state. The state that is loaded
+        afterwards overwrites their effect on the weights and the optimiser. If the hand-written kernels or
+        ``torch.compile`` fail, everything is repeated without them. A lack of memory raises an error instead.
         """
         while True:
             try:
@@ -155,7 +155,7 @@ class Trainer:
         return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
 
     def _make_steps(self) -> AutogradSteps | FusedSteps:
-        """Return training steps with the hand-written kernels if they support the run, else with autograd."""
+        """Return training steps with the hand-written kernels if these can be used, else with autograd."""
         run, batch = self.run, self._batch
         buffers = (self._inputs, self._targets, self._next, self._report)
         if self._can_use_kernels():
@@ -172,7 +172,7 @@ class Trainer:
             self.stream.synchronize()
 
     def _prepare_launches(self) -> None:
-        """Prepare the launches of one epoch: training steps, validation, and the copy of the results."""
+        """Prepare the functions that execute one epoch: they train, validate, and copy the results."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
         per_launch = _steps_per_launch(self._steps)
         remaining = self._steps % per_launch
@@ -183,7 +183,7 @@ class Trainer:
         self._launches += [self._launch(self._evaluate), self._collect]
 
     def _launch(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture ``work`` in a CUDA graph and return its replay; on a CPU, return ``work`` unchanged."""
+        """Return a function that replays a CUDA graph of ``work``; on a CPU, return ``work`` itself."""
         if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
@@ -229,10 +229,10 @@ class Trainer:
         return not self._waiting and (self._event is None or bool(self._event.query()))  # type: ignore[no-untyped-call]
 
     def finish_epoch(self) -> None:
-        """Wait for the epoch, record it, and copy the weights if they are the best of their phase.
+        """Wait for the epoch, record it, and copy the weights if they are the best of their phase so far.
 
-        A phase is a period of constant learning rate. A training loss that is not finite raises a
-        FloatingPointError.
+        The best weights have the highest validation accuracy. A phase is a period of constant learning rate.
+        A training loss that is not finite raises a FloatingPointError.
         """
         while not self.ready():
             continue
@@ -243,7 +243,7 @@ class Trainer:
             larger_batch = replace(self.run, batch_size=2 * self.run.batch_size)
             raise FloatingPointError(
                 f"the training loss must stay finite, got {loss} in epoch {self.epoch} of {self.run.name}; "
-                f"train with a larger batch, as in {larger_batch.name}, or with --no-fused --no-compile"
+                f"train with a larger batch, as in run {larger_batch.name}, or with --no-fused --no-compile"
             )
         phase, rate = self.run.phase(self.epoch)
         accuracy = n_correct / self.n_validation
@@ -255,7 +255,7 @@ class Trainer:
 
     @property
     def label(self) -> str:
-        """Name and epoch, for progress messages."""
+        """Name of the run, its current epoch and its number of epochs, for messages."""
         return f"{self.run.name} {self.epoch}/{self.run.epochs}"
 
     @property
@@ -334,7 +334,10 @@ class Trainer:
             }
 
     def _load(self, state: dict[str, Any] | None) -> None:
-        """Load the initial state or a snapshot into the buffers that the graphs use."""
+        """Load a snapshot or, if it is None, the initial state of the run.
+
+        Weights and optimiser state are overwritten in place, since CUDA graphs use them at fixed addresses.
+        """
         if state is None:
             self._weights.load(*self._functions.initial(weight_generator(self.run)))
             for value in self._work.memory.values():
@@ -361,9 +364,9 @@ class Trainer:
 def _steps_per_launch(steps: int) -> int:
     """Return the number of training steps in one graph, at most ``_STEPS_PER_GRAPH``.
 
-    ``steps`` is the number of steps of an epoch. The result is its largest divisor within the limit, so that
-    an epoch repeats one graph, and no second graph is needed for remaining steps. If that divisor is less
-    than half of the limit, the result is the limit, because fewer launches are then needed.
+    ``steps`` is the number of steps of an epoch. Usually, the result is the largest divisor of ``steps`` up
+    to this limit. An epoch then repeats one graph, and no second graph is needed for remaining steps. If that
+    divisor is less than half of the limit, the result is the limit, which needs fewer launches.
     """
     limit = min(steps, _STEPS_PER_GRAPH)
     divisor = largest_divisor(steps, limit)

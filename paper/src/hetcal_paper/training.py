@@ -74,7 +74,7 @@ def train_runs(
     out_dir : path
         The store of results. Runs that it contains are skipped.
     parallel : int
-        Number of runs trained at the same time.
+        Largest number of runs trained at the same time.
     time_limit : float, optional
         Seconds after which no new epoch starts. Runs in progress are checkpointed, large networks only with
         `checkpoint_large`.
@@ -150,7 +150,7 @@ class _Settings:
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and set the global options of its libraries."""
-    # With the default of eight hardware queues, streams would wait for each other. This variable sets the
+    # With the default of eight hardware queues, streams could wait for each other. This variable sets the
     # number of queues and must be set before the first use of CUDA.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -203,7 +203,7 @@ class _Session:
             trainer = self._open(self.queue.popleft())
             self.trainers.append(trainer)
             self.progress.update(trainer.epoch)
-            # If its checkpoint was written without early stopping, the run may already be complete.
+            # A run may already be complete if early stopping was off when its checkpoint was written.
             if trainer.done:
                 self._finish(trainer)
             else:
@@ -224,7 +224,7 @@ class _Session:
         return Trainer(run, images, self.functions[key], state, stream=stream, stops_early=early)
 
     def _advance(self, trainer: Trainer) -> None:
-        """Record a finished epoch and start the next one."""
+        """Record a finished epoch, and then continue or end the run; write a checkpoint if one is due."""
         try:
             trainer.finish_epoch()
         except FloatingPointError as error:
@@ -274,8 +274,8 @@ class _Session:
 def _write_result(out_dir: Path, trainer: Trainer, parallel: int) -> str:
     """Write the record and the logits of a run; return its test accuracy as text.
 
-    The record names an epoch for each choice, such as ``best`` and ``last``. If two choices select the same
-    epoch, its logits are written only once.
+    The record contains the number of the epoch that each choice, such as ``best`` or ``last``, selects. If
+    two choices select the same epoch, its logits are written only once.
     """
     labels = {"val": trainer.validation_labels, "test": trainer.test_labels}
     arrays: dict[str, NDArray[Any]] = {f"{k}_labels": v.astype(np.uint8) for k, v in labels.items()}

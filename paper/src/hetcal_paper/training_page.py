@@ -194,16 +194,17 @@ def _used_runs(results: Results) -> dict[str, dict[str, str]]:
 
 @cache
 def _compared_runs() -> frozenset[str]:
-    """Names of the runs with the default recipe at the rates of figures with several noise or sampling rates.
+    """Names of the runs that have the default recipe and the same training rows as a run of a sweep.
 
-    If such a figure has its own recipe, its page compares its runs with these runs.
+    A sweep is a figure that shows calibration errors at several noise or sampling rates. If a sweep has its
+    own recipe, its page compares its runs with these runs.
     """
     sweeps = [name for name, item in ITEMS.items() if item.kind in ("noise", "size")]
     return frozenset(with_default_recipe(run).name for name in sweeps for run in runs_for(name))
 
 
 def _abandoned_runs(results: Results) -> str:
-    """Return the section about runs that no table or figure uses; empty if there are none."""
+    """Return the section about runs on no page of a table or figure; empty if there are none."""
     used = _used_runs(results)
     lines = [
         [
@@ -296,8 +297,9 @@ def _known_epochs(results: Results, run: str) -> dict[str, int]:
 def _two_epochs(item: Reproduction) -> str:
     """Compare the best epoch of the second phase with the best of all epochs, in single runs.
 
-    The compared runs were trained to the end. They have the settings of the table except for the weight decay
-    and the seed. Runs of the table itself are compared only if early stopping ended other runs of the table.
+    The compared runs were trained to the end. They have the settings of the table's runs, except possibly for
+    the weight decay and the seed. Runs of the table itself are compared only if early stopping ended other
+    runs of the table.
     """
     if item.selection is None:
         return ""

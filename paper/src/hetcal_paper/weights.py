@@ -22,7 +22,7 @@ from hetcal_paper import networks
 __all__ = ["Functions", "Layout", "Logits", "Loss", "Weights"]
 
 _LOG = logging.getLogger(__name__)
-_ALIGN = 64  # each parameter starts at a multiple of this index, because tensor cores need aligned data
+_ALIGN = 64  # each parameter starts at an index divisible by this, because tensor cores need aligned data
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], Tensor]
 Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]

@@ -224,9 +224,9 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     """Fit f; return its coefficients (p,) for unscaled features, and the penalised fit for scaled features.
 
-    For the fit, all features except the constant are scaled to mean 0 and standard deviation 1, so that the
-    initial priors do not depend on the units of the features. The parameters of the penalised fit are the
-    coefficients of ``f(x) − x``, which the penalties shrink towards 0.
+    For the fit, all features except the constant are centred and divided by their standard deviations (by
+    0.01 if these are smaller), so that the initial priors do not depend on the units of the features. The
+    parameters of the penalised fit are the coefficients of ``f(x) − x``. The penalties shrink them towards 0.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)

@@ -287,10 +287,10 @@ class BlockSource:
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of each slice in `active` in its inverse temperature.
+        """First three derivatives of the NLL of each slice in `active`.
 
-        The derivatives are evaluated at `alpha` (S,), which contains an inverse temperature for every slice.
-        Every call reads all blocks.
+        They are derivatives with respect to the inverse temperature of the slice. They are evaluated at
+        `alpha` (S,), which contains an inverse temperature for every slice. Every call reads all blocks.
         """
         first, second, third = self.source.reduce(_Slopes(self._selection, alpha, active))
         return first[active], second[active], third[active]

@@ -30,10 +30,10 @@ _MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at le
 def fit_clipped(source: Source) -> tuple[float, float]:
     """Fit an inverse temperature α, and choose how far below the row maximum the entries of α z are clipped.
 
-    Returns α and this distance. The distance is infinite (no clipping) unless two conditions hold. Some logit
-    must be more than 28 below the maximum of its row (a probability below about 1e-12), but at most 10,000:
-    lower logits are considered masks of impossible classes and are never clipped. Clipping must also reduce
-    the summed NLL of the best single temperature by at least 10.
+    Returns α and this distance. The distance is finite only if clipping reduces the summed NLL of the best
+    single temperature by at least 10, and if some logit is more than 28 (a probability below about 1e-12) and
+    at most 10,000 below the maximum of its row. Otherwise it is infinite, which means no clipping. Logits
+    that are further below the maximum are considered masks of impossible classes and are never clipped.
     """
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     (n_low,) = source.sum_rows(_count_low)

@@ -1,13 +1,13 @@
 """Kernels for passes over the rows, compiled by numba.
 
 This module is imported only for large arrays (see `acceleration`). All kernels process the rows
-``start:stop`` and release the GIL. The rows are divided into disjoint sets, called slices. `ids` contains the
-slice of every row, and rows of slices that are not `active` are skipped. If `weight` is empty, every row has
-weight 1.
+``start:stop`` and release the GIL. The rows are divided into disjoint sets, called slices. Kernels with the
+argument `ids`, which contains the slice of every row, skip the rows of slices that are not `active`. If
+`weight` is empty, every row has weight 1.
 
 The exponentials of logits are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A
-polynomial approximates 2^f. The relative error of the result is about 1e-7 in float32 and below 1e-15 in
-float64. The code has no branches, so LLVM can vectorise it.
+polynomial approximates 2^f. For a given x, the relative error of 2^x is about 1e-7 in float32 and below 1e-15
+in float64. The code has no branches, so LLVM can vectorise it.
 
 The kernels `narrow_slopes` and `narrow_losses`, for few classes, transpose 64 rows at a time, so that vector
 instructions process the same class of several rows. All other kernels process one row at a time.
@@ -145,7 +145,10 @@ def wide_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """Add the first three derivatives of each slice's NLL in its inverse temperature to `sums` (3, S)."""
+    """Add the first three derivatives of the NLL of every active slice to `sums` (3, S).
+
+    They are derivatives with respect to the inverse temperature of the slice.
+    """
     real = z.dtype.type
     for i in range(start, stop):
         s = ids[i]

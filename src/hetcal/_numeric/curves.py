@@ -81,8 +81,8 @@ class CurveFeatures:
     def of(cls, source: Source, inputs: Callable[[FloatArray], tuple[Float, Float]], limit: float) -> Self:
         """Compute the knots, widths, means and scales from the rows of `source`.
 
-        `inputs` converts logits to two arrays. The second array contains the inputs of the curves. In it, the
-        entries of masked (practically impossible) classes are raised to a limit. The first is not used.
+        `inputs` converts logits to two arrays, of which only the second is used. It contains the inputs of
+        the curves. Its entries of masked (practically impossible) classes have been raised to a limit.
         """
         weight, information = source.sum_rows(_Histograms(inputs, limit))
         by_bin = information + _FLOOR * weight * (information.sum(axis=1) / weight.sum(axis=1))[:, None]

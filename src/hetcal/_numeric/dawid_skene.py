@@ -156,7 +156,7 @@ class _Prior:
 
 
 def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[Float, Float]:
-    """Confusion matrices of the annotators, (A, K, K), and of a label drawn at random from all, (K, K).
+    """Confusion matrices of the annotators, (A, K, K), and of a label drawn from all their labels, (K, K).
 
     `count` (A, K, K) is the expected number of labels by annotator, true class and label.
     """

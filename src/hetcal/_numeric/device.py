@@ -1,10 +1,10 @@
 """Fits on torch tensors, computed on the device that stores them.
 
 Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
-kernels compute the predicted classes, the softmax, and the derivatives of the loss in inverse temperatures.
-Most other passes are sequences of torch operations on chunks of rows. The solvers of temperature and vector
-scaling run on the host, and each of their steps copies only small sums there. This module imports torch only
-to process a tensor.
+kernels compute the predicted classes, the softmax, and the derivatives of the loss with respect to inverse
+temperatures. Most other passes are sequences of torch operations on chunks of rows. The solvers of
+temperature and vector scaling run on the host, and each of their steps copies only small sums there. This
+module imports torch only to process a tensor.
 """
 
 from __future__ import annotations
@@ -170,9 +170,10 @@ class TensorSource:
         raise self._not_in_memory("this calibrator")
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of each slice in `active` in its inverse temperature.
+        """First three derivatives of the NLL of each slice in `active`.
 
-        The derivatives are evaluated at `alpha` (S,), which contains an inverse temperature for every slice.
+        They are derivatives with respect to the inverse temperature of the slice. They are evaluated at
+        `alpha` (S,), which contains an inverse temperature for every slice.
         """
         import torch
 
@@ -401,7 +402,7 @@ def _signed(number: int) -> int:
 
 
 def chunk_rows(z: Any) -> Iterator[slice]:
-    """Yield slices of consecutive rows that are few enough for torch to process at once."""
+    """Yield ranges of rows that are small enough for torch to process at once, as Python slices."""
     step = max(1, _CHUNK // int(z.shape[1]))
     for start in range(0, len(z), step):
         yield slice(start, min(start + step, len(z)))

@@ -47,8 +47,8 @@ _MAX_DAMPING = 1e9
 _ROUNDING = 1e-9  # rounding may hide a decrease of the loss by less than this, relative to max(1, loss)
 _PRECISION_BOUNDS = (1e-3, 1e8)
 _MEMORY = 3  # maximum number of previous updates that an extrapolation uses
-_MAX_STRETCH = 10.0  # an extrapolated step may be at most this many times as long as the plain step
-_STEADY = 1e-4  # the precisions have converged if their relative change is below this
+_MAX_STRETCH = 10.0  # maximum length of an extrapolated step, relative to the step without extrapolation
+_STEADY = 1e-4  # by default, the precisions have converged if their relative change is below this
 _ROUGH, _EXACT = 1e-4, 1e-13  # relative decreases of the loss below which intermediate and final fits end
 
 
@@ -58,7 +58,8 @@ class Curvature(Protocol):
     def solve(self, slope: Float, precision: Float) -> Float:
         """``(H + diag(precision))⁻¹ slope``, (p,), exactly or approximately.
 
-        A Newton step subtracts this vector from the parameters.
+        If `slope` is the gradient of the penalised loss, a Newton step subtracts this vector from the
+        parameters.
         """
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
@@ -238,7 +239,7 @@ def fit_precisions(
     ----------
     problem : the loss
     groups : (p,) group of every parameter
-    prior : (G,) initial precisions τ⁰
+    prior : (G,) precisions τ⁰ in MacKay's rule
     start : starting point, for example the fit to a sample of the rows
         By default, the parameters start at zero and the precisions at `prior`.
     """

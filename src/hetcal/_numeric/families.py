@@ -119,9 +119,9 @@ def _platt_sums(
 ) -> Float:
     """Loss, gradient (2 entries) and Hessian (3 distinct entries) of the slices `active`, (6, S).
 
-    The columns of the other slices are zero. With noisy labels, the Hessian of the pull (see the module
-    `label_models`) has to be subtracted from this Hessian. Its 3 distinct entries are appended, so the result
-    has the shape (9, S).
+    The columns of the other slices are zero. If `correct.share` is None, as usual for noisy labels, the
+    caller has to subtract the Hessian of the pull (see the module `label_models`) from this Hessian. The 3
+    distinct entries of the pull's Hessian are then appended to the result, which has the shape (9, S).
     """
     index = _active_rows(ids, active, n_slices)
     k, xs, w = ids[index], x[index], weight[index]
@@ -143,7 +143,7 @@ def _platt_sums(
 def _compiled_platt_sums(
     kernels: Any, rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
 ) -> Float:
-    """Compute the same as `_platt_sums`, with numba and in parallel, if the labels are the true classes."""
+    """Compute the same as `_platt_sums`, in parallel with numba. The labels must be the true classes."""
     visited = np.zeros(n_slices, bool)
     visited[active] = True
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight

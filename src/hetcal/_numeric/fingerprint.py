@@ -71,9 +71,9 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
             return 0.0
-        # `share` is a fraction of the rows of the fit. If there are fewer evaluated rows, it is converted to
-        # a fraction of these, but only if chance is unlikely to cause so many matches. The number of matches
-        # by chance has approximately a Poisson distribution.
+        # `share` is a fraction of the rows of the fit. If fewer rows are evaluated than were fitted, it is
+        # converted to a fraction of the evaluated rows, but only if chance is unlikely to cause so many
+        # matches. The number of matches by chance has approximately a Poisson distribution.
         tail = special.gammainc(share * len(sample), len(sample) * chance) if share else 1.0
         n_fitted = (fitted_on.get("n") or 0) if tail < _MAX_CHANCE else 0
         return min(1.0, share * max(1.0, n_fitted / len(rows)))

@@ -2,9 +2,10 @@
 
 They are also the same for rows in memory, in blocks and on a device.
 
-Without fold groups, the folds depend only on the content of the rows. Rows with equal logits, called tied
-rows, are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled. The
-seed of the shuffling does not depend on the data, so a row's label says nothing about its fold.
+Without fold groups, the folds are derived from the content of the rows. Rows with equal logits (in any order
+of the columns), called tied rows, are spread evenly over the folds. Labels are used only to sort tied rows
+before these are shuffled. The seed of the shuffling does not depend on the data, so a row's label says
+nothing about its fold.
 
 If fold groups are given, all rows of a group are in the same fold. The folds then depend on the sizes of the
 groups and on the logits of their rows, but not on labels.
@@ -38,10 +39,11 @@ __all__ = [
 ]
 
 
-_FEW_ROWS = 1 << 17  # more rows than this are assigned to folds by a hash; fewer are sorted (see `are_few`)
+_FEW_ROWS = 1 << 17  # more rows than this are assigned to folds by a hash and are not sorted; see `are_few`
 # Rows with equal logits are either copies, which have equal labels, or different samples, whose labels often
-# differ. They are considered copies if two conditions hold. At least _MIN_EXPECTED differences between labels
-# would be expected of different samples, and at most the fraction _MAX_DIFFERENT of this number occurs.
+# differ. They are considered copies if two conditions hold. If they were different samples, at least
+# _MIN_EXPECTED differences between labels would be expected. The number of actual differences is at most
+# _MAX_DIFFERENT times the expected number.
 _MIN_EXPECTED = 30.0
 _MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
@@ -86,10 +88,11 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
     Notes
     -----
     The following applies if there are no fold groups; otherwise see `deal_groups`. Rows are called tied if
-    they have equal logits. By default, a slice contains the rows with one predicted class.
+    they have equal logits (in any order of the columns). By default, a slice contains the rows with one
+    predicted class.
 
     If there are few rows (up to 131,072, with fewer than 4,194,304 logits), the rows of each slice are sorted
-    by content and shuffled, but tied rows stay together. They are then dealt out to the folds in turn, so
+    by content and shuffled, but tied rows stay together. All rows are then dealt out to the folds in turn, so
     that every slice is spread evenly over the folds. If there are more rows, the fold of a row is determined
     by a hash of its logits, and only tied rows are dealt out in turn.
 
@@ -186,10 +189,11 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others, or 0 if rows with equal logits may be different samples.
 
     A copy has the same label as the original. The labels of different samples with equal logits differ about
-    as often as two draws from the predicted probabilities ``softmax(α z)``. The number of differences that is
-    expected of different samples is computed as a lower bound. Rows with equal logits are considered copies
-    if this number is at least 30, but at most 2% of it occur. `alpha` is a function that returns the inverse
-    temperature α. It is called only if some rows have equal logits.
+    as often as two draws from the predicted probabilities ``softmax(α z)``. These probabilities give a lower
+    bound on the number of differences to be expected if all rows were different samples. Rows with equal
+    logits are considered copies if this bound is at least 30 and the actual number of differences is at most
+    2% of the bound. `alpha` is a function that returns the inverse temperature α. It is called only if some
+    rows have equal logits.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     repeated = repeated_keys(keys)

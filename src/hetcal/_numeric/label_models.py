@@ -4,10 +4,10 @@ The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrate
 depends on what is known about the true class. If this is the label y, ``pull(u) = u_y``. For soft labels q,
 ``pull(u) = q · u``. For a noisy label ỹ, ``pull(u) = log Σ_j e^{u_j} T[j, ỹ]``, where ``T[j, ỹ]`` is the
 probability of the label ỹ if the true class is j. The loss is then the NLL of the observed label,
-``−log (p T)_ỹ``.
+``−log (p T)_ỹ``, where p are the calibrated probabilities.
 
-In all cases, the gradient of the loss in u is ``p − q``. Here p are the calibrated probabilities, and q, the
-gradient of the pull, are the probabilities of the true class given everything that is known.
+In all cases, the gradient of the loss in u is ``p − q``. Here q is the gradient of the pull: the
+probabilities of the true class given everything that is known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Correctness:
     Attributes
     ----------
     share : (n,) 1 if the prediction is correct and 0 if it is wrong, or an estimate of this number
-        For soft labels, it is the probability of the predicted class. For noisy labels, it may be an unbiased
-        estimate, which can lie outside [0, 1].
+        For soft labels, it is the probability of the predicted class under the soft label. For noisy labels,
+        it may be an unbiased estimate, which can lie outside [0, 1].
     if_correct, if_wrong : (n,) log-likelihood of the observed label if the prediction is correct, and if not
     """
 
@@ -71,7 +71,7 @@ class LabelModel(Protocol):
     def is_noisy(self) -> bool:
         """Whether the labels are noisy.
 
-        If so, the pull is curved, which reduces the curvature of the loss.
+        If so, the pull (see the top of this module) is curved, which reduces the curvature of the loss.
         """
 
     def take(self, index: IntArray | slice) -> Self:
@@ -92,8 +92,8 @@ class LabelModel(Protocol):
     def unbiased(self) -> Float:
         """Unbiased estimates (n, K) of the one-hot vectors of the true classes.
 
-        Soft labels are their own estimates. For a noisy label ỹ, the estimate is row ỹ of ``T⁻¹``, which can
-        contain negative numbers.
+        Soft labels themselves are the estimates. For a noisy label ỹ, the estimate is row ỹ of ``T⁻¹``, which
+        can contain negative numbers.
         """
 
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
@@ -244,7 +244,7 @@ def positive_or(hessian: Float, pulled: Float) -> Float:
     """``hessian − pulled`` where this matrix is positive semidefinite, otherwise `hessian`, (..., p, p).
 
     The loss of noisy labels is a difference of two convex functions with the Hessians `hessian` and `pulled`.
-    Newton steps with `hessian` alone are those of an EM algorithm, which are safe but slow. Near a minimum,
+    Newton steps with `hessian` alone are steps of an EM algorithm. They are safe but slow. Near a minimum,
     steps with the difference converge faster.
     """
     difference = hessian - pulled

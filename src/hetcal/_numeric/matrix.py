@@ -63,16 +63,17 @@ _MAX_DENSE = 20  # largest number of classes for which full Hessians are used
 _MAX_FULL = 150  # largest number of classes for which every entry of D is a parameter
 _MAX_MATMUL = 400  # largest number of classes for which a dense array for D is faster than a sparse one
 _N_CONFUSED = 16  # off-diagonal parameters in each row of D if there are more than _MAX_FULL classes
-# Rows are processed in blocks. Each of the next three constants is the approximate number of elements of the
-# largest array with data of the rows that a block needs.
+# Rows are processed in blocks. The next three constants determine how many rows a block has: the largest
+# array that is computed for the rows of a block has about this many elements.
 _BLOCK = 1 << 17  # small enough for the arrays of a block to stay in the cache
 _HESSIAN_BLOCK = 1 << 18  # for full Hessians: larger than _BLOCK, since a (p, p) matrix is added per block
 _SPARSE_BLOCK = 1 << 20  # for sparse D: larger than _BLOCK, since each block needs a Python loop over classes
 _MAX_STORED = 1 << 24  # x and the curve features are stored if they have at most this many elements in total
 _MAX_TASKS = 32  # maximum number of parallel tasks; it limits memory, since every task has its own sums
-# An L-BFGS search estimates how much the mean loss can still decrease, relative to max(1, mean loss). It ends
-# as soon as this estimate is at most _CONVERGED. A warning is issued if the search with Hessian blocks fails
-# with an estimate above _MAX_DECREASE, unless the requested tolerance is _MAX_DECREASE or more.
+# An L-BFGS search estimates how much the mean penalised loss can still decrease, relative to max(1, mean
+# loss). It ends as soon as this estimate is at most _CONVERGED. A warning is issued if the search with
+# Hessian blocks fails with an estimate above _MAX_DECREASE, unless the requested tolerance is _MAX_DECREASE
+# or more.
 _CONVERGED = 1e-12
 _MAX_DECREASE = 1e-6
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
@@ -130,8 +131,8 @@ class Inputs:
 class MatrixModel:
     """The loss of matrix scaling as a function of its parameters θ.
 
-    θ has one row per class k. It contains the entries ``D[k, columns[k]]``, the bias ``b[k]`` and, if there
-    are curves, the coefficients of the scaled features of the curve.
+    θ has one row per class. Row k contains the entries ``D[k, columns[k]]``, the bias ``b[k]`` and, if there
+    are curves, the coefficients of the scaled features of the curve of class k.
 
     Attributes
     ----------
@@ -329,7 +330,7 @@ class _ManyClasses:
         # class that is always masked, if biases are not penalised.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
-        decrease = np.inf  # estimated remaining decrease of the mean loss, divided by max(1, mean loss)
+        decrease = np.inf  # estimated further decrease of the mean penalised loss / max(1, mean loss)
 
         def value(v: Float) -> tuple[float, Float]:
             nonlocal decrease
@@ -392,7 +393,7 @@ class _Goal:
 class _Failure:
     """A search that did not converge: how much the loss could still decrease, and the solver's message.
 
-    `decrease` is the estimated decrease of the mean loss, divided by ``max(1, mean loss)``.
+    `decrease` is the estimated decrease of the mean penalised loss, divided by ``max(1, mean loss)``.
     """
 
     decrease: float
@@ -457,9 +458,10 @@ class _Block:
 
     @property
     def inputs(self) -> Float:
-        """Inputs of the parameters of each class, if D is full: x, ones for the bias, features of the curve.
+        """What the parameters of each class are multiplied by: x, ones for the bias, and curve features.
 
-        The shape is (K, q, n), or (1, K + 1, n) without curves, since all classes then have the same inputs.
+        Every entry of D must be a parameter. The shape is (K, q, n), or (1, K + 1, n) without curves, since
+        all classes then have the same inputs.
         """
         if self.curves is None:
             return self.with_one[None]
@@ -533,11 +535,11 @@ class _Statistic:
         return move
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays of zeros, to which the rows are added."""
+        """Return arrays of zeros, to which `add` adds the contributions of blocks."""
         raise NotImplementedError
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
-        """Add the rows of a block to `totals`; the arrays in `row` may be overwritten."""
+        """Add the contribution of a block to `totals`; the arrays in `row` may be overwritten."""
         raise NotImplementedError
 
     def collect(self, block: _Block, residual: Float) -> Float:
@@ -559,7 +561,7 @@ class _Statistic:
 
 
 class _Loss(_Statistic):
-    """NLL summed over the rows."""
+    """Weighted sum of the NLL over the rows."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros(()),)

@@ -1,9 +1,10 @@
 """Passes over the logits: losses and their derivatives, probabilities and log-odds of many rows.
 
 Losses and probabilities are computed from ``d = z − max(z)`` of each row. Since ``d ≤ 0``, exponentials do
-not overflow. They are computed in the dtype of the logits, whereas sums over rows use float64. Most functions
-process the rows in chunks that are small enough to stay in the cache. For large arrays, `slope_pass` and
-`tempered_nll` use numba instead of numpy if it is available (see `acceleration`) and the labels are not soft.
+not overflow. The exponentials are computed in the dtype of the logits, whereas sums over rows use float64.
+Most functions process the rows in chunks that are small enough to stay in the cache. For large arrays,
+`slope_pass` and `tempered_nll` use numba instead of numpy if it is available (see `acceleration`) and the
+labels are not soft.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def slope_pass(
 
     With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and
     ``Σ w E_p[(d − E_p[d])³]`` for certain labels y. For soft and noisy labels, the first derivative of the
-    pull (see `label_models`) replaces d_y. The second and third derivatives of the pull are subtracted from
-    the other two terms.
+    pull (see `label_models`) replaces d_y. Its second derivative is subtracted from ``Var_p[d]``, and its
+    third derivative from ``E_p[(d − E_p[d])³]``.
 
     Parameters
     ----------

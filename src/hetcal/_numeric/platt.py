@@ -18,7 +18,7 @@ from hetcal._warnings import quiet
 __all__ = ["fit_platt"]
 
 _POSITIVE = 100.0  # added to the mean unbiased loss, since the solver expects positive losses
-_STATIONARY = 1e-6  # at a minimum, no mean slope may be larger than this in absolute value
+_STATIONARY = 1e-6  # at a minimum, the derivatives of the mean loss are at most this in absolute value
 _CURVED = 1e-10  # at a minimum, the smaller eigenvalue of the Hessian must exceed this times the larger one
 
 

@@ -20,12 +20,12 @@ __all__ = [
     "top_label",
 ]
 
-# Smallest replacement for a probability of 0: the smallest normal float32, which a float32 model represents
-# accurately
+# Smallest replacement for a probability of 0: the smallest normal float32. Smaller numbers have a lower
+# relative precision in float32.
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 17  # logits processed at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
-FAR = 100.0  # logits further than this below the row maximum count as this far below it in the row mean
+FAR = 100.0  # for the row mean, logits further than this below the row maximum are raised to this distance
 
 
 def normalise_weights(w: Float) -> Float:

@@ -27,12 +27,12 @@ __all__ = [
     "prepare",
 ]
 
-# Logits of larger absolute value usually mask a class. They are clipped to this where products with them
+# Logits outside ±MAX_LOGIT usually mask a class. They are clipped to this range where products with them
 # could overflow.
 MAX_LOGIT = 1e30
 FARTHEST = -MAX_LOGIT  # lower limit of d = z − max z, so that α d stays finite in float32 for α up to 1e8
 MIN_EXPONENT = -120.0  # in 2^x, smaller x are raised to this, since 2^-120 is negligible compared with 1
-_BLOCK = 1 << 20  # elements of a float64 block: 8 MiB
+_BLOCK = 1 << 20  # number of elements processed at a time: 8 MiB in float64
 NARROW = 64  # rows with fewer classes are short: compiled passes process several of them at once
 
 

@@ -109,7 +109,8 @@ def couple(
     best : (S,) minimiser of each L_k
     gamma : Γ, finite and not negative
     pooled : starting point of the centre, such as the minimiser of ``Σ_k L_k(α)``
-        If no slice has to be clipped, several centres are optimal. The nearest to `pooled` is then returned.
+        If there are centres for which no slice is clipped, all of them are optimal. The one nearest to
+        `pooled` is then returned.
     last_step : stop when the relative step of the centre is at most this (by default 5e-4), unless the step
         changes which slices are clipped
 
@@ -147,7 +148,7 @@ def couple(
 
 
 def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
-    """−1, 0 or 1 for each slice whose minimiser is below, in or above ``[centre − Γ, centre + Γ]``, (S,)."""
+    """For each slice, −1, 0 or 1 if its minimiser is below, in or above ``[centre − Γ, centre + Γ]``."""
     return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
 
 

@@ -170,9 +170,9 @@ class Source(Protocol):
     def has_finite_optimum(self) -> BoolArray:
         """For each slice, whether the logit of some row's label is below the maximum of the row, (S,).
 
-        Without label noise, the loss of such a slice grows for large α, so its best α is finite, whereas the
-        loss of any other slice decreases for all α or is constant. Every class with a positive probability
-        under a soft label counts as a label.
+        Without label noise, the loss of such a slice grows for large α, so its best α is finite. The loss of
+        any other slice decreases for all α or is constant. Every class with a positive probability under a
+        soft label counts as a label.
         """
 
     def count_repeats(self, alpha: float) -> int:
@@ -409,7 +409,7 @@ class MemorySource:
         return self.take(np.arange(0, len(self.rows), step)) if step > 3 else None
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
-        """Return all rows."""
+        """Return all rows that belong to a slice, whatever `n_rows` is."""
         return self.rows_in_slices()
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
@@ -467,7 +467,7 @@ class MemorySource:
 
     @cached_property
     def _is_uneven(self) -> BoolArray:
-        """Whether each slice contains a row whose logits differ, so that its loss is not constant."""
+        """Whether each slice contains a row with unequal logits; otherwise, the slice's loss is constant."""
         uneven = ~flat_rows(self.rows, np.arange(len(self.rows)))
         return np.asarray(np.bincount(self.ids, uneven, self._width) > 0)
 

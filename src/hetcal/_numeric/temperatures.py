@@ -36,7 +36,7 @@ Bounds = tuple[float, float]
 DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # smallest and largest α, unless the user sets other bounds
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
-_NO_SLOPE = 1e-9  # sums of slopes below this fraction of the sum of absolute slopes are rounding errors
+_NO_SLOPE = 1e-9  # a smaller sum of slopes, relative to the sum of their absolute values, is a rounding error
 _ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is about its cube
 
 
@@ -397,7 +397,7 @@ def _posterior_mode(
         convex = curvature > safe / 2
         curvature = np.where(convex, curvature, safe)
         change = np.where(convex, third + 3 * second + first, 0.0)
-        # For these values, the solver takes the Halley steps of `slope` as a function of log α.
+        # From the values returned here, the solver computes Halley steps for `slope` as a function of log α.
         return slope / a, curvature / a**2, (change - curvature) / a**3
 
     def penalised(alpha: Float, active: IntArray) -> Derivatives:

@@ -23,8 +23,8 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 20  # approximate minimum of array elements in a block; a smaller array is one block
-_MAX_BLOCKS = 32  # maximum number of blocks; it limits memory, since every block has its own sums
+_BLOCK = 1 << 20  # a block has at least about this many array elements; a smaller array is one block
+_MAX_BLOCKS = 32  # maximum number of blocks; it limits memory, since the results of all blocks are stored
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # the threads of a pool do not survive a fork
@@ -34,8 +34,8 @@ _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=Fa
 def n_threads() -> int:
     """Number of threads for large arrays.
 
-    This is the environment variable ``HETCAL_THREADS``, or the number of available cores up to 16 if it is
-    not set. Within :func:`on_one_thread`, the number is 1.
+    This is the value of the environment variable ``HETCAL_THREADS``. If that is not set, it is the number of
+    available cores, but at most 16. Within :func:`on_one_thread`, it is always 1.
     """
     if _on_one_thread.get():
         return 1
@@ -158,9 +158,9 @@ def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_p
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # A task that waited for other tasks of the same pool could deadlock. If a task calls this function, the
-    # calls therefore run one after the other on the thread of the task. Every task runs in a copy of the
-    # caller's context, since the context stores whether warnings are silenced.
+    # A task that waited for other tasks of the same pool could deadlock. Tasks therefore use one thread: if a
+    # task itself calls `in_order`, the inner tasks run one after the other on its own thread. Every task runs
+    # in a copy of the caller's context, since the context stores whether warnings are silenced.
     tasks = [pool.submit(copy_context().run, _run_on_one_thread, work, args) for args in arguments]
     return [task.result() for task in tasks]
 

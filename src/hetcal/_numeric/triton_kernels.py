@@ -63,9 +63,9 @@ def _slopes(
 def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
     """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with ``d = z − max z`` and ``p = softmax(αd)``.
 
-    The rows are divided into slices, and `ids` (n,) contains the slice of every row. `alpha` (S,) contains
-    one α per slice, and `top` (n,) the maximum of every row. The result is a tensor (3, n). It contains zeros
-    for the rows of slices for which `active` (S,) is False.
+    The rows of the logits `z` (n, K) are divided into S slices, and `ids` (n,) contains the number of every
+    row's slice. `alpha` (S,) contains one α per slice, and `top` (n,) the maximum of every row. The result is
+    a tensor (3, n), with zeros for the rows of slices whose entry in `active` (S,) is False.
     """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
@@ -104,7 +104,7 @@ def _decide(
         address = z_ptr + row[:, None] * n_classes + column[None, :]
         z = tl.load(address, mask=valid, other=float("-inf"))
         largest = tl.max(z, axis=1)
-        # If several columns have the largest logit, the lowest of them is the predicted class.
+        # If several columns have the largest logit, the first of them is the predicted class.
         first_column = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
         better = largest.to(tl.float64) > top
         guess = tl.where(better, first_column.to(tl.int64), guess)

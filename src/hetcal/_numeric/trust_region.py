@@ -1,10 +1,10 @@
 """Minimise smooth convex losses of slices whose parameter vectors lie in a ball around a shared centre.
 
-A slice is a set of rows. Slice k has its own parameters θ_k and loss L_k. The problem is to minimise
-``Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are independent, and the
-loss of each is minimised by Newton steps. Each step minimises a quadratic model of the loss exactly over the
-ball. The sum of the minima is a convex function of the centre with the gradient ``Σ_k ∇L_k(θ_k)``. L-BFGS
-minimises this function.
+A slice is a set of rows. Slice k has its own parameters θ_k and loss L_k. The problem is to find the θ_k and
+the centre θ_0 that minimise ``Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre, the slices
+are independent, and the loss of each is minimised by Newton steps. Each step goes towards the minimiser of a
+quadratic model of the loss over the ball. The sum of the minima is a convex function of the centre, with the
+gradient ``Σ_k ∇L_k(θ_k)``. L-BFGS minimises this function.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding errors
 _NOISE = 1e-12  # slopes of the mean loss that are smaller in absolute value are rounding errors
-# A failed search for the centre causes a warning if an entry of its scaled gradient is larger than this.
+# A failed search for the centre warns if an entry of the scaled gradient exceeds this in absolute value.
 _CONVERGED = 1e-5
 _SMALL = 1e-3  # decreases of the mean loss are measured relative to the larger of the mean loss and this
-_PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
+_PERFECT = 1e-8  # with a smaller mean loss, the rows are separable, and larger parameters always fit better
 
 
 class LastEvaluation:
@@ -47,7 +47,7 @@ class LastEvaluation:
     Parameters
     ----------
     evaluate : the evaluator to call for new parameters
-    n_slices, n_parameters : S and p
+    n_slices, n_parameters : number of slices, and number of parameters of each slice
     """
 
     def __init__(self, evaluate: EvaluateVector, n_slices: int, n_parameters: int) -> None:
@@ -68,7 +68,7 @@ class LastEvaluation:
 
 @with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
-    """Minimiser θ (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight in every slice."""
+    """Minimiser θ (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the weight of the rows of each slice."""
     n_slices = len(mass)
     all_slices = np.arange(n_slices)
 
@@ -91,8 +91,9 @@ def minimise_coupled(
 ) -> tuple[Float, Float]:
     """Optimal centre (p,) and parameters (S, p) for the radius Γ = `gamma`.
 
-    `mass` (S,) is the total weight in every slice, and `pooled` (p,) are the best parameters for all slices
-    together. If Γ is infinite, the centre has no effect on the loss, and `pooled` is returned as the centre.
+    `mass` (S,) is the total weight of the rows of each slice. `pooled` (p,) are the best parameters for all
+    slices together. If Γ is infinite, the centre has no effect on the loss, and `pooled` is returned as the
+    centre.
     """
     start = np.tile(pooled, (len(mass), 1))
     if gamma == 0:
@@ -106,8 +107,8 @@ def minimise_coupled(
         nonlocal theta
         theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
         loss, gradient, _ = evaluate(theta, all_slices)
-        # The gradient with respect to the centre is the sum of the slices' gradients: slices at the boundary
-        # of the ball move with the centre, and the gradients of slices inside the ball are 0.
+        # The gradient with respect to the centre is the sum of the slices' gradients. Parameters at the
+        # boundary of the ball move with the centre. Inside the ball, the gradient of the slice is 0.
         return float(loss.sum()), gradient.sum(axis=0)
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
@@ -160,7 +161,7 @@ def minimise_in_ball(
                 evaluate, theta, active, loss[unfinished], step[unfinished], decrease[unfinished]
             )
             # Close to the optimum, rounding errors may hide the decrease that the model predicts. A slice
-            # whose loss did not decrease is therefore considered finished.
+            # whose loss decreased by no more than a rounding error is therefore considered finished.
             decreased = loss[unfinished][moved] - current[0] > _ROUNDING * scale[unfinished][moved]
             active = active[moved][decreased]
             current = (current[0][decreased], current[1][decreased], current[2][decreased])
@@ -182,8 +183,9 @@ def _units(hessian: Float) -> Float:
 def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, noise: Float) -> Float:
     """Step (S, p) from the current point of each slice to the minimiser of its quadratic model over the ball.
 
-    `offset` (S, p) is the current point minus the centre. In directions without curvature and with a slope
-    below `noise` (S,), the step leads back to the centre. Very long steps are shortened.
+    `offset` (S, p) is the current point minus the centre. In directions whose curvature is
+    numerically 0 and whose slope is below `noise` (S,) in absolute value, the step leads back to the centre.
+    Very long steps are shortened.
     """
     values, vectors = np.linalg.eigh(hessian)
     least = 1e-12 * np.maximum(values[:, -1:], 1e-12)
@@ -203,11 +205,12 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, n
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Lagrange multipliers λ (S, 1) of the constraint that every slice stays in the ball.
+    """Lagrange multipliers λ (S, 1) of the constraint that the new parameters of each slice are in the ball.
 
     λ is 0 if ``‖q / values‖ ≤ radius``. Otherwise, it solves ``‖q / (values + λ)‖ = radius``. `values` (S, p)
-    are the eigenvalues of the Hessians, and `q` (S, p) the linear terms in the bases of eigenvectors. The
-    reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
+    are the eigenvalues of the Hessians. `q` (S, p) are the linear terms of the quadratic models in the bases
+    of eigenvectors. The reciprocal of ``‖q / (values + λ)‖`` is concave and almost linear in λ, so Newton's
+    method converges from below.
     """
     longest = np.linalg.norm(q, axis=1, keepdims=True) / radius
     shift = np.maximum(longest - values.max(axis=1, keepdims=True), 0)

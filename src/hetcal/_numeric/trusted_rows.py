@@ -8,7 +8,7 @@ equally likely, this is the probability that a label is redrawn uniformly from a
 There are three blocks of K parameters: the log inverse temperatures a, the biases b and the logits of the
 noise rates. All are fitted together, by Newton's method with exact derivatives. The parameters of each block
 have a common normal prior. Its mean is 0 for the biases, and unknown with a normal prior of its own for the
-other two blocks. Its variance is estimated by EM with Laplace's approximation, as in `shrinkage`.
+other two blocks. Its variance is estimated by EM with Laplace's approximation.
 
 By default, the other classes receive equal shares of e_k. If the trusted rows provide strong evidence of
 unequal shares, the shares are estimated as well. They then have a Dirichlet prior around equal shares, whose
@@ -148,7 +148,7 @@ def uniform_shares(n_classes: int) -> Float:
 
 
 def _start(rows: _Rows, shares: Float) -> Float:
-    """Initial parameters: the best single inverse temperature, zero biases, and noise rates of 5%."""
+    """Initial parameters (3K,): those of the best single temperature, zero biases, and noise rates of 5%."""
     n_classes = rows.n_classes
     theta = np.zeros(3 * n_classes)
     theta[2 * n_classes :] = special.logit(_START_RATE)
@@ -300,8 +300,8 @@ def _concentration(count: Float) -> float:
     """Concentration of the Dirichlet prior of the shares of the wrong labels, estimated by its evidence.
 
     `count` (K, K) has the weighted number of trusted rows for every pair of a true and an observed class. The
-    result is the candidate with the largest evidence if this evidence is clearly larger than that of equal
-    shares. Otherwise the result is infinite, which means equal shares.
+    result is the value in `_CONCENTRATIONS` with the largest evidence if this evidence is clearly larger than
+    that of equal shares. Otherwise the result is infinite, which means equal shares.
     """
     n_classes = len(count)
     wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)
@@ -334,8 +334,8 @@ def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
 def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
     """Weighted counts (K, K) of the trusted rows with each true label (row) and observed label (column).
 
-    Rows with some observed labels may have been chosen as trusted rows more often than rows with others. The
-    weights correct the frequencies for this.
+    Rows with some observed labels may have been chosen as trusted rows more often than rows with other
+    observed labels. The weights correct the frequencies for this.
     """
     rows = np.flatnonzero(true >= 0)
     chosen = np.bincount(observed[rows], minlength=n_classes)
@@ -395,8 +395,9 @@ def _evaluate_block(rows: _Rows, theta: Float, matrices: tuple[Float, Float, Flo
 
     For a row with the observed label y, let u be the scaled logits plus b, p the probabilities and r the
     posterior of the true classes. Then ``∂loss/∂u = p − r`` and
-    ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The derivative of the log-likelihood in the logit of the
-    noise rate of class k is ``r_k T'[k, y]/T[k, y]``, where T' is the derivative of T.
+    ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The derivative of the log-likelihood with respect to the
+    logit of the noise rate of class k is ``r_k T'[k, y]/T[k, y]``. Row k of T' is the derivative of row k of
+    T with respect to this logit.
     """
     n_classes, (transition, slope, curvature) = rows.n_classes, matrices
     w, p, r, likelihood = _distributions(rows, theta, transition)

@@ -26,13 +26,16 @@ from hetcal._warnings import emit
 __all__ = ["fit_vector_lbfgs"]
 
 
-_SAMPLE = 2000  # a full Hessian is computed from about this many rows, or from 2K rows if that is more
+_SAMPLE = 2000  # a full Hessian is computed from at least this many rows (2K if that is more), if available
 _MAX_FULL_HESSIAN = 300  # with more classes, second derivatives between different classes are ignored
-_ROWS_PER_CLASS = 20  # the 2 × 2 blocks of the Hessian are computed from about this many rows per class
+# The 2 × 2 blocks of the Hessian are computed from at least this number times K rows, if available.
+_ROWS_PER_CLASS = 20
 _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian
-# A fit stops when the mean loss can decrease by at most this. The keys are the numbers of bytes per logit.
+# A fit stops when the estimated further decrease of the mean loss is at most this. The keys are the numbers
+# of bytes per logit.
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
-# If the mean loss is this small, the rows are separable. Without a penalty, their parameters would diverge.
+# A fit also stops when the mean loss is at most this. The rows are then separable, and without a penalty the
+# parameters would diverge.
 _PERFECT = 1e-6
 _POLISH_STEPS = 4
 

@@ -49,8 +49,9 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 THEN = "; then class-wise Platt"  # end of `best_name_` if there is a final class-wise Platt step
 _FINAL_STRENGTH = 0.25  # `strength` in `_fit_final_step` if `_trust` returns 1, its maximum
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # replaces `_MIN_WEIGHT` for default candidates that may change decisions
-_SIMPLE_ROWS = 2.0  # weight of the prior of "TS", in rows; only for default candidates that keep decisions
+_MIN_FREE_WEIGHT = 0.1  # replaces `_MIN_WEIGHT` for the default candidates if decisions may change
+# Number of rows that the prior of "TS" counts as; only for the default candidates if decisions are kept.
+_SIMPLE_ROWS = 2.0
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -58,7 +59,7 @@ _SAMPLE_SALT = 7  # salt of the hashes that draw the sample of `_sample_for_weig
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, matrix scaling with curves takes too long
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
-_LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
+_LARGE_COST = 0.02  # the cost of keeping decisions is large only if it exceeds this fraction of the log-loss
 _NO_ERRORS = 1e-6  # fewer expected errors count as none, since soft labels cause rounding errors
 # `_error_free_candidates` bounds the mean confidence by the accuracy at which all rows are correct with this
 # probability.
@@ -96,7 +97,8 @@ def free_candidates(source: Source) -> dict[str, Any]:
         chain = Chain([temperature, platt, vector, platt])
         candidates["TS, class-wise Platt, VS, class-wise Platt"] = chain
         if n_classes <= _MAX_MATRIX_CLASSES:
-            # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
+            # Choosing the penalties takes most of the time of a fit. They are therefore chosen once, on all
+            # rows, instead of in every fold.
             with quiet(Warning):
                 penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
             candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
@@ -205,9 +207,9 @@ class AutoCalibrator(Calibrator):
 
     With ``combine="stack"``, a Dirichlet prior counts as one row for each candidate. With
     ``keep_decision=True``, it counts as two rows for the default candidate with one temperature. Candidates
-    with a weight below 3% are dropped, and default candidates with ``keep_decision=False`` if their weight is
-    below 10%. If the candidates are the default ones, the identity then receives the weight of about one
-    additional row, as insurance against errors that do not occur in the data.
+    with a weight below 3% are dropped; for the default candidates with ``keep_decision=False``, the limit is
+    10%. If the candidates are the default ones, the identity then receives the weight of about one additional
+    row, as insurance against errors that do not occur in the data.
 
     With default candidates, ``combine="stack"`` and ``keep_decision=True``, a final class-wise Platt step
     corrects the mixture if the gain over one temperature exceeds its standard error. This step is fitted on
@@ -240,7 +242,7 @@ class AutoCalibrator(Calibrator):
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
     # `fit` sets the attributes `has_final_step_` and `decision_cost_`. These properties provide them for
-    # calibrators that earlier versions of hetcal have saved without them.
+    # calibrators that earlier versions of hetcal saved without these attributes.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -579,10 +581,10 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
 
 
 def _labels_of_mixture(trial: _Trial, weights: Float, predicted: IntArray) -> NoisyLabels | None:
-    """Noisy labels of the rows `predicted`, with their likelihoods for correct and for wrong decisions.
+    """Noisy labels of the rows `predicted`, with their likelihoods if the decisions are correct, and if not.
 
-    The likelihoods for wrong decisions are computed from the probabilities of the mixture. The result is None
-    if the labels are not noisy.
+    The likelihoods of labels if the decisions are wrong are computed from the probabilities of the mixture.
+    The result is None if the labels are not noisy.
     """
     labels = trial.source.rows.label_model
     if not isinstance(labels, NoisyLabels):

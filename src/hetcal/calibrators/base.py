@@ -75,7 +75,8 @@ __all__ = [
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped logits with at least this many elements may be read in batches
-_FINGERPRINT_ROWS = 1 << 12  # about this many rows of a tensor are sampled for its fingerprint
+# The fingerprint of a tensor uses a sample of at least this many rows, or all rows if there are fewer.
+_FINGERPRINT_ROWS = 1 << 12
 _BATCH_REMEDY = "put the logarithms of the probabilities in the batches, with zeros raised to a small number"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
@@ -141,8 +142,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
             Soft labels are an array (n, K) with the probabilities of the true classes, or with counts, such
             as the votes of several annotators, which are divided by their sum.
         probs : (n, K) probabilities, instead of `logits`
-            An array (n,) or a single column contains the probabilities of class 1. If the column of a data
-            frame is called ``prob_<class>``, this is the name of class 1.
+            An array (n,) or a single column contains the probabilities of class 1. If the only column of a
+            data frame is called ``prob_<class>``, ``<class>`` is the name of class 1.
 
             The logarithms of the probabilities are the logits. Before the logarithms are taken, smaller
             probabilities than `prob_floor_`, such as zeros, are raised to this floor. It is half of the
@@ -349,7 +350,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
-        """Estimate the overlap of these rows with those of `fit`, as a fraction of the smaller of the sets.
+        """Estimate the overlap of these rows with those of `fit`, as a fraction of the smaller set.
 
         The estimate is based on the fingerprint of the rows of `fit`. For rows in batches, only the first
         batch is compared.

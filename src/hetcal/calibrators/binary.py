@@ -61,8 +61,8 @@ class BinaryScaling(Calibrator):
         rows. Neighbouring blocks whose probabilities would decrease are averaged. f interpolates linearly
         between blocks.
     keep_decision : bool
-        Whether to preserve the predicted class by clipping f(x) at 0. The probability of the predicted class
-        is then at least 1/2.
+        Whether to preserve the predicted class. If f(x) would give it a probability below 1/2, f(x) is
+        replaced with 0, so that both classes have the probability 1/2.
 
     Attributes
     ----------
@@ -70,19 +70,22 @@ class BinaryScaling(Calibrator):
     limit_ : float, the largest absolute value of x after clipping
         At most ``log(2n + 1)``, where n is the number of rows, or their effective sample size if they have
         weights. It can be smaller if the logits give probabilities below about 1e-12, and clipping such
-        logits clearly lowers the NLL of temperature scaling.
+        logits clearly lowers the NLL of temperature scaling; α is then the best inverse temperature of the
+        clipped logits.
     coefficients_ : dict, coefficients of f by feature
         The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta", "broad" and
-        "fine", or "isotonic". The coefficients of features without a key are zero. The single numbers
-        contribute ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` to f(x). The other keys,
-        "broad", "fine" and "isotonic", have arrays c (m,). Each array adds ``Σ_j c_j · s(x, κ_j, h)``, where
-        κ and h are the knots and the width with the same key in `knots_` and `widths_`. The function
-        ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h`` is a smooth ``|x − κ|``.
+        "fine", or "isotonic". The coefficients of features without a key are zero.
+
+        Let ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h``, a smooth version of
+        ``|x − κ|``. The values of "bias", "linear", "quadratic" and "beta" are numbers, and contribute
+        ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` to f(x). The values of "broad", "fine" and
+        "isotonic" are arrays c (m,). Each of them adds ``Σ_j c_j · s(x, κ_j, h)``, where κ and h are the
+        knots and the width with the same key in `knots_` and `widths_`.
     knots_, widths_ : dict with the keys "broad" and "fine", or "isotonic"; empty for other features
         The knots κ, (m,) each, and the widths h.
     scales_ : dict with the keys of `coefficients_`: standard deviations of normal priors
-        The priors refer to features that are scaled to mean 0 and standard deviation 1 (except the constant),
-        and their mean is the identity ``f(x) = x``. Empty if `features` is "isotonic".
+        The priors have mean 0 and apply to the coefficients of ``f(x) − x``, after all features except the
+        constant are scaled to mean 0 and standard deviation 1. Empty if `features` is "isotonic".
 
     Notes
     -----
@@ -150,7 +153,7 @@ class BinaryScaling(Calibrator):
         knots, values = _isotonic_knots(rows, _CELL_WIDTH * deviation)
         slopes = np.diff(values) / np.diff(knots)
         # A piecewise linear f that is flat outside the knots is a constant plus a weighted sum of |x − κ|.
-        # The weights are half of the changes of its slope.
+        # The weight of a knot κ is half of the change of the slope of f at κ.
         weights = np.diff(slopes, prepend=0.0, append=0.0) / 2 if len(knots) > 1 else np.zeros(1)
         bias = values[0] - weights @ (knots - knots[0])
         self.coefficients_ = {"linear": 0.0, "isotonic": weights, "bias": float(bias)}

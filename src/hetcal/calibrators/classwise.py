@@ -84,7 +84,7 @@ class ClassWise(Calibrator):
         matrix of the prior of the parameters. None if `gamma` is a number or, for :class:`PlattScaling`, if
         all slices have too few rows.
     n_samples_ : (S,) number of rows of every slice
-    slices_ : :class:`hetcal.partition.Slices`
+    slices_ : :class:`hetcal.partition.Slices`, which assigns rows to slices
     """
 
     def __init__(
@@ -256,7 +256,7 @@ def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit: 
     gamma = _numeric_gamma(model, "has its own loss", "; leave loss out")
     if gamma not in (0.0, np.inf):
         raise ValueError(
-            f"gamma must be inf or 0 for {type(model.base).__name__}, whose fits cannot be coupled, "
+            f"gamma must be inf or 0 for {type(model.base).__name__}, which supports no other value, "
             f"got {model.gamma!r}; inf fits every slice separately, 0 fits all rows together"
         )
     separate = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
@@ -289,7 +289,7 @@ def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> li
     It is fitted on the slice if `separate` (S,) is True there, otherwise on all rows.
     """
     fit = _fitter(base, rows)
-    # Indexing with an array copies the rows, so a base may modify them.
+    # Indexing with an array copies the rows. The originals stay intact even if a base modifies its input.
     pooled = None if separate.all() else fit(np.arange(len(rows)))
     parts = rows_by_slice(ids, len(separate))
     with quiet():  # slices with few rows would cause many warnings
@@ -300,7 +300,7 @@ def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> li
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
     """Return a function that fits a copy of `base` on the rows with the given indices."""
-    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these two classes need only the confidences
+    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these need confidences, not logits
         confidence = expit(top_margin(rows.z, rows.guess)[0])
 
         def fit_top(index: IntArray) -> Any:

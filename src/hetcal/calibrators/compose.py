@@ -16,7 +16,7 @@ __all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
 
 
 class Chain(Calibrator):
-    """A sequence of calibrators, each applied to the logarithms of the previous calibrator's probabilities.
+    """A sequence of calibrators; each but the first receives the log-probabilities of the one before it.
 
     For example, a first step of vector scaling with ``keep_decision=True`` changes how probability is divided
     among the classes without changing a decision. A second step of class-wise Platt scaling then corrects the
@@ -73,7 +73,7 @@ class Chain(Calibrator):
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
-    """Validate a sequence of calibrators and return it as a list; errors call the argument `name`."""
+    """Validate a sequence of calibrators and return it as a list; `name` is its name in errors."""
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}; pass a list of them")
     if not steps:

@@ -33,8 +33,9 @@ def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bo
     """Best inverse temperature of every slice within Γ of a common centre.
 
     A slice contains the rows of one predicted class, of one group or of one bundle of classes. Its loss is
-    the total weight of its rows times its Brier score or ECE, so the losses of slices add up. The search also
-    tries the inverse temperatures that minimise the NLL, so the loss of the result is at most theirs.
+    the total weight of its rows times its Brier score or ECE, so the losses of slices add up. If Γ is 0, all
+    rows are treated as one slice. The search also tries the inverse temperatures that minimise the NLL, so
+    the loss of the result is at most theirs.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")
@@ -110,7 +111,10 @@ def _better(source: MemorySource, value: Loss, first: Float, second: Float) -> F
 
 
 def _refine(source: MemorySource, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
-    """Improve every α on ever finer grids around it; in log α, the first grid extends `width` either way."""
+    """Improve every α on ever finer grids around it.
+
+    The first grid extends from ``log α − width`` to ``log α + width``.
+    """
     best = value(source, alpha)
     for _ in range(_REFINEMENTS):
         middle = alpha.copy()

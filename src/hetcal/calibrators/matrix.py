@@ -46,10 +46,10 @@ class MatrixScaling(Calibrator):
     Parameters
     ----------
     penalty : "bayes", "cv", or numbers
-        "bayes" chooses the penalties by maximising the evidence (the marginal likelihood). "cv" starts from
-        these penalties and changes one after the other: it multiplies each by the factor out of 1/16, 1/4, 1,
-        4 and 16 that gives the lowest cross-validated NLL. A single number is the penalty of all parts. Three
-        numbers p are the penalties of the diagonal, of the other entries and of the biases:
+        "bayes" chooses penalties that approximately maximise the evidence (the marginal likelihood). "cv"
+        starts from these penalties and changes one after the other. For each, it tries the factors 1/16, 1/4,
+        1, 4 and 16, and keeps the one with the lowest cross-validated NLL. A single number is the penalty of
+        all parts. Three numbers p are the penalties of the diagonal, of the other entries and of the biases:
         ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL. With
         ``features="spline"``, there are six penalties; see the notes. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
@@ -72,10 +72,11 @@ class MatrixScaling(Calibrator):
     alpha_ : float, α
     limit_ : float, the largest distance of an entry of α z below the maximum of its row
         Lower entries are raised to this distance. The limit is at most ``log(K n)``, where n is the number of
-        rows (with weights, their effective number), because n rows cannot tell smaller probabilities apart.
-        It can be lower if the logits give probabilities below about 1e-12, and clipping such logits clearly
-        lowers the NLL of temperature scaling; α is then the best inverse temperature of the clipped logits. A
-        logit more than 10,000 below the maximum is not raised, so its class stays practically impossible.
+        rows (with weights, their effective number), because n rows cannot distinguish probabilities below
+        ``1/(K n)``. It can be lower if the logits give probabilities below about 1e-12, and clipping such
+        logits clearly lowers the NLL of temperature scaling; α is then the best inverse temperature of the
+        clipped logits. A logit more than 10,000 below the maximum is not raised, so its class stays
+        practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     curves_ : dict of the arrays "knots", "widths" and "weights", (K, m) each, or None
@@ -91,10 +92,10 @@ class MatrixScaling(Calibrator):
     A curve is a weighted sum of 13 features, smooth versions of ``|t − κ|``. One has its knot κ at 0. For two
     classes, it gives, together with D and b, the functions of beta calibration (Kull et al., 2017). Four
     broad features and eight fine ones have knots at quantiles of t. Their widths are 0.7 and 0.2 standard
-    deviations of t, but at least 0.07 and 0.02. In the quantiles and the standard deviation, rows have the
-    weight p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say little
-    about the curve. The last three penalties are those of the feature with knot 0, of the broad and of the
-    fine features. They refer to features that are scaled to mean 0 and standard deviation 1 with the same
+    deviations of t, but at least 0.07 and 0.02. In the quantiles and the standard deviation, the weight of a
+    row is about p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say
+    little about the curve. The last three penalties are those of the feature with knot 0, of the broad and of
+    the fine features. They refer to features that are scaled to mean 0 and standard deviation 1 with the same
     weights.
 
     For given penalties and labels without noise, the problem is convex and solved exactly. With more than 150

@@ -109,8 +109,8 @@ class TemperatureScaling(_WithStandardErrors):
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
         Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`,
-        `alpha_` is a weighted mean of two estimates; see the notes of `fit`. If both have a positive weight,
-        `alpha_std_` includes an estimate of the bias of `alpha_`.
+        `alpha_` combines two estimates; see the notes of `fit`. If both have a positive weight, `alpha_std_`
+        includes an estimate of the bias of `alpha_`.
 
     Examples
     --------
@@ -152,10 +152,10 @@ class TemperatureScaling(_WithStandardErrors):
 class ClassWiseTemperatureScaling(_WithStandardErrors):
     """``softmax(α_ŷ z)`` of the logits z, with one inverse temperature per predicted class ŷ.
 
-    This is class-wise temperature scaling (CTS) of Zhao, Chen and Oymak (2020). For a numeric `gamma` and the
-    NLL, the solution is exact: it minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` over all α_k and a shared
-    centre α_0, subject to ``|α_k − α_0| ≤ Γ`` and the bounds. If `groups` are passed to `fit`, there is one
-    temperature per group instead.
+    This is class-wise temperature scaling (CTS) of Zhao, Chen and Oymak (2020). For a numeric `gamma`, the
+    NLL and labels without noise, the solution is exact: it minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)``
+    over all α_k and a shared centre α_0, subject to ``|α_k − α_0| ≤ Γ`` and the bounds. If `groups` are
+    passed to `fit`, there is one temperature per group instead.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class _TopLabelCalibrator(Calibrator, register=False):
     preserves_decision = True
 
     def _fit_confidence(self, confidence: Float, correct: NDArray[Any], weight: Float) -> None:
-        """Fit to arrays (n,) of confidences, of correctness as in `Rows.correctness`, and of weights."""
+        """Fit to confidences, correctness (see `Rows.correctness`) and weights of the rows, (n,) each."""
         raise NotImplementedError
 
     def _needs_memory(self) -> bool:

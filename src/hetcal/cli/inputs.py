@@ -30,9 +30,9 @@ def select_class_names(
 ) -> list[str] | None:
     """Return the class names in the file `path`, or those of the logits file if `path` is None.
 
-    The result is None if the logits file has no class names either. If it has only one class column, the name
-    of that column is the name of class 1. If the fitted calibrator `model` has two classes, one of them with
-    this name, the other one becomes the name of class 0.
+    The result is None if neither file gives class names. If the logits file has a single class column, this
+    column gives the name of class 1. If `path` is None and one of the two classes of the fitted `model` has
+    that name, class 0 receives the name of the other.
     """
     if path is None:
         if data.has_one_column and data.class_names is not None:

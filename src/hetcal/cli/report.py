@@ -90,7 +90,7 @@ def report(
             )
         if markdown is not None and output is not None and markdown.absolute() == output.absolute():
             raise ValueError(
-                f"--markdown must be another file than --output, got {str(output)!r} for both; rename one"
+                f"--markdown must be a different file from --output, got {str(output)!r} for both; rename one"
             )
         for option, path in (("--output", output), ("--markdown", markdown)):
             if path is not None and not path.absolute().parent.is_dir():

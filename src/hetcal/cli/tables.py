@@ -56,7 +56,7 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
 
 
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
-    """Print a table of the verdicts on the classes, smallest p-value first, and hints at possible causes.
+    """Print a table of the verdicts, smallest adjusted p-value first, and hints at possible causes.
 
     The columns Class, Verdict, Gap and Rows are always shown. The other columns are shown if they fit.
     """

@@ -102,9 +102,9 @@ def read_parquet(
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
         By default, the numeric columns whose names start with ``logit_``, if there are at least two. If not,
-        the only column of lists or, without such a column, all numeric columns. The columns of the other
-        arguments and columns that store the index of a data frame are not used. If there are not
-        two ``logit_`` columns, several numeric columns ``prob_…`` raise an error.
+        the only column of lists or, without columns of lists, all numeric columns. The columns of the other
+        arguments and columns that store the index of a data frame are not used. With fewer than two
+        ``logit_`` columns, several columns of lists or several numeric columns ``prob_…`` raise an error.
 
         The columns that are used by default may have numbers as names, such as ``10`` or ``logit_10``. If
         these numbers are not 0, 1, 2, … in order, labels refer to them: label 10 means the column with

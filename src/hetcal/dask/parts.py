@@ -309,8 +309,8 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
 def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
     """Divide a dataset into blocks of whole row groups; yield the fragments and number of rows of each.
 
-    A block has at most `max_rows` rows, unless it is a single row group. Its fragments are the parts of the
-    files that it contains, one per file.
+    A block has at most `max_rows` rows, unless it is a single row group. For every file from which a block
+    takes row groups, the block has one fragment, which contains these row groups.
     """
     selected: list[tuple[Any, list[int]]] = []
     n_rows = 0

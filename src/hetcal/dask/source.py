@@ -302,8 +302,8 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        # Whether the logits are probabilities by mistake is not checked here for each block, but once per
-        # fit, prediction or evaluation, for the result of `DaskRows.first`.
+        # With ``probs_remedy=None``, probabilities that were passed as logits are not detected here. Each
+        # fit, prediction or evaluation checks for them once, in the result of `DaskRows.first`.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)

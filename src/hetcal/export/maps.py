@@ -3,9 +3,9 @@
 ``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
 :mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them.
 
-A slice is a set of rows that share parameters, such as the rows with the same predicted class. Some maps have
-one set of parameters per slice. These maps store their parameters as an array `theta` of shape (S, p) with
-one row per slice; S is 1 if all rows of logits share the parameters.
+A slice is a set of rows that share parameters, such as the rows with the same predicted class. `Temperature`,
+`Vector` and `Platt` store their parameters as an array `theta` of shape (S, p) with one row per slice. S is 1
+if all rows of logits share the parameters.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Map(ABC):
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K), in the dtype of `z` unless another library computes them.
+        """Probabilities (n, K), in the dtype of `z` unless this map is or contains an `External` map.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Map(ABC):
 
     @property
     def runs_on_device(self) -> bool:
-        """Whether :meth:`predict_on_device` is implemented for this map."""
+        """Whether this map supports :meth:`predict_on_device`."""
         return False
 
     def predict_on_device(self, logits: Any, top: Any, guess: Any) -> Any:
@@ -213,7 +213,8 @@ class Matrix(_Clipped):
     Attributes
     ----------
     inputs : divides the logits by a temperature, limits their range and subtracts a constant per row
-        For exceptions for masked classes, see :class:`hetcal._numeric.matrix.Inputs`.
+        Masked (practically impossible) classes are treated differently; see
+        :class:`hetcal._numeric.matrix.Inputs`.
     change : (K, K) array, D
     bias : (K,) array, b
     keep_decision : bool
@@ -279,10 +280,10 @@ class Platt(Map):
     Attributes
     ----------
     pool : bool
-        What to do if another class would overtake the predicted one. If True, average the predicted class
-        with as many of the most probable other classes as necessary. If False, raise a confidence below 1/K
-        to 1/K, and mix the other classes with the uniform distribution until none of them overtakes the
-        predicted class.
+        What to do if another class would overtake the predicted one. If True, the predicted class and as many
+        of the most probable other classes as necessary receive their mean probability. If False, a confidence
+        below 1/K is raised to 1/K, and the shares of the other classes are mixed with a uniform distribution
+        until none of them overtakes the predicted class.
     """
 
     theta: Float
@@ -351,7 +352,7 @@ class Binary(_Clipped):
         return out
 
     def calibrated_log_odds(self, z: FloatArray) -> Float:
-        """``f(x)`` before it is clipped, (n,)."""
+        """``f(x)`` of every row, (n,), before `keep_decision` is applied."""
         x = LogOdds(self.alpha, self.limit)(z)
         u = self.polynomial[0] + x * (self.polynomial[1] + x * self.polynomial[2])
         for knot, width, weight in zip(self.knots, self.widths, self.weights, strict=True):
@@ -523,7 +524,9 @@ class PerSlice(Map):
 
 @dataclass(frozen=True, eq=False)
 class External(Map):
-    """A calibrator that defines no map, such as an estimator of another library; it cannot be exported.
+    """A map that calls a calibrator to predict, and therefore cannot be exported.
+
+    It is used for calibrators that define no map themselves, such as estimators of other libraries.
 
     Attributes
     ----------

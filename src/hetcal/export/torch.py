@@ -48,7 +48,7 @@ class Calibration(nn.Module):
     Attributes
     ----------
     class_names : tuple of the names of the classes in the order of the columns; empty if unknown
-    group_names : tuple of the names of the groups; empty if the calibrator was fitted without groups
+    group_names : tuple of the names of the groups; empty if the calibrator does not use groups
         `forward` expects each group as its position in this tuple.
 
     Examples
@@ -76,8 +76,8 @@ class Calibration(nn.Module):
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities (n, K); `groups` (n,) are positions in `group_names`.
 
-        For images (n, K, d1, d2, ...), the result has the same shape, and `groups` are those of the images
-        (n,) or of all positions (n, d1, d2, ...).
+        For images (n, K, d1, d2, ...), the result has the same shape. `groups` then has one entry per image
+        (n,) or per pixel (n, d1, d2, ...).
         """
         if logits.ndim > 2:
             return self._forward_images(logits, groups)
@@ -387,7 +387,7 @@ class _Matrix(nn.Module):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _curves(self, x: Tensor) -> Tensor:
-        """Values of the curves of all classes for logits x, (n, K) each."""
+        """Values (n, K) of the curves of a `maps.Matrix` for logits `x` (n, K)."""
         knots, widths, weights = self.curves.to(x.dtype).unbind()
         likelihood = (x - x.amax(dim=1, keepdim=True)).exp()
         others = likelihood @ (1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device))
@@ -442,7 +442,7 @@ class _Binary(nn.Module):
 
 
 class _Tabulated(nn.Module):
-    """A map of the confidence that is defined by tables `x` and `y`."""
+    """A map of the confidence, defined by the tables `x` and `y`."""
 
     x: Tensor
     y: Tensor
@@ -474,10 +474,12 @@ class _Curve(_Tabulated):
     def look_up(self, x: Tensor, y: Tensor, confidence: Tensor) -> Tensor:
         if len(x) == 1:
             return y.expand(len(confidence))
-        left = (torch.searchsorted(x, confidence) - 1).clamp(0, len(x) - 2)
+        left = (torch.searchsorted(x, confidence, right=True) - 1).clamp(0, len(x) - 2)
         width = x[left + 1] - x[left]
-        # Knots can be equal, in files or after rounding to a short type. Then the second one counts.
-        fraction = torch.where(width > 0, (confidence - x[left]) / width, 1.0).clamp(0, 1)
+        # Knots can be equal, in files or after rounding to a short type. As in `numpy.interp`, the function
+        # then jumps to the value of the last of them.
+        jump = (confidence >= x[left + 1]).to(confidence.dtype)
+        fraction = torch.where(width > 0, (confidence - x[left]) / width, jump).clamp(0, 1)
         return y[left] + fraction * (y[left + 1] - y[left])
 
 
@@ -539,8 +541,8 @@ def _level(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
 def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
     """Log-probabilities with `confidence` for the predicted class if no other class overtakes it.
 
-    Otherwise, the predicted class is averaged with just enough of the most likely other classes that none
-    overtakes it.
+    Otherwise, the predicted class and just enough of the most likely other classes receive their mean
+    probability, so that none overtakes it.
     """
     c = confidence
     others = share * (1 - c)[:, None]

@@ -1,4 +1,4 @@
-"""A metric of the package `evaluate`."""
+"""A metric for the package `evaluate`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Calibration(evaluate.Metric):  # type: ignore[misc]
     by chance. ``compute(predictions=..., references=...)`` calls :func:`hetcal.evaluate` and returns its main
     numbers in a dictionary. The attribute `inputs_description` lists the other arguments of `compute` and the
     keys of the dictionary.
-    ``evaluate.load(hetcal.huggingface.METRIC)`` also returns an instance.
+
+    ``evaluate.load(hetcal.huggingface.METRIC)`` returns an instance of this class.
     """
 
     def _info(self) -> Any:

@@ -33,7 +33,8 @@ def score_predictions(
     The noise floor of a calibration error is the error that a calibrated model with the same confidences has
     by chance. `per_class` adds lists with one number per class, or None for a class that is never predicted.
     """
-    # Checked here, so that errors name the arguments of Hugging Face instead of those of hetcal.evaluate.
+    # The inputs are checked here, so that errors name the arguments of Hugging Face instead of those of
+    # hetcal.evaluate.
     inputs: dict[str, Any]
     if check_flag(from_probs, "from_probs"):
         scores = check_probs(predictions, name="predictions", scores_remedy="leave out from_probs for logits")

@@ -1,4 +1,4 @@
-"""A function that a `Trainer` of transformers calls after each evaluation."""
+"""A function that the `Trainer` of the package transformers calls after each evaluation."""
 
 from __future__ import annotations
 

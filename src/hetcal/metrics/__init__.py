@@ -1,4 +1,7 @@
-"""Calibration metrics of probabilities or top-label confidences, with noise floors and intervals.
+"""Calibration metrics with noise floors and intervals, for probabilities or for confidences alone.
+
+The noise floor of a calibration error is the error that a calibrated model with the same confidences has by
+chance.
 
 The metrics that use confidence bins share the binning code in :mod:`hetcal.metrics.binning`.
 """

@@ -1,5 +1,8 @@
 """Confidence bins, shared by the calibration errors, noise floors, intervals and reliability curves.
 
+The noise floor of a calibration error is the error that a calibrated model with the same confidences has by
+chance.
+
 Predictions are first reduced to a :class:`TopLabel`. A slice consists of the rows predicted as one class, or
 of all rows. :class:`Cells` contains sums over the rows of every slice and bin, from which calibration errors
 and reliability curves are computed. :class:`FineBins` subdivides the bins of equal width so finely that the
@@ -58,8 +61,8 @@ __all__ = [
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
 
-# Larger class numbers are probably identifiers or timestamps. A table with one entry per class could then
-# exhaust the memory.
+# Class numbers of this size or more are probably identifiers or timestamps. A table with one entry per class
+# could exhaust the memory.
 _MAX_CLASSES = 1 << 24
 _MAX_DIRECT_BINS = 1 << 10  # up to this many bins, rounding shifts ⌊confidence × n_bins⌋ by at most one bin
 _FINE_BINS = 64  # default of the minimum number of fine bins in [0, 1]
@@ -112,7 +115,7 @@ class Cells:
     count, confidence, correct : (S, M) float64 arrays
         Number of rows, sum of confidences and sum of correctness in every cell. Slices are the predicted
         classes, or all rows together (S = 1).
-    correct_square : (S, M) float64 array, or None if correctness is 0 or 1
+    correct_square : (S, M) float64 array, or None for hard labels without noise
         Sum of the squares of correctness.
     """
 
@@ -285,7 +288,10 @@ class FineBins:
 
 @dataclass(frozen=True, eq=False)
 class FineCells:
-    """Sums per predicted class and fine bin, from which a noise floor can be computed without the rows.
+    """Sums per predicted class and fine bin.
+
+    They suffice to compute the noise floor: the calibration error that a calibrated model with the same
+    confidences has by chance.
 
     Attributes
     ----------
@@ -317,7 +323,7 @@ def reliability_curve(
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
         Soft labels and counts need the probabilities of all classes.
-    predicted : (n,) predicted classes, for data that contain only the top label
+    predicted : (n,) predicted classes, if `probs` contains only the confidences
     class_names : K strings; by default the column names of a data frame
     transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins : number of bins M
@@ -412,7 +418,7 @@ def reduce_to_top_label(
 
 
 def top_label_of(p: FloatArray, labels: NDArray[Any], transition: Float | None = None) -> TopLabel:
-    """Reduce validated probabilities (n, K) and labels to the top label.
+    """Reduce validated probabilities (n, K) and labels to a `TopLabel`.
 
     Labels are hard (n,) or soft (n, K). Hard labels are taken to be noisy if `transition` is passed.
     """

@@ -73,7 +73,7 @@ __all__ = [
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
 _COLUMNS_OR_PREDICTED = "pass a column for each class, or for top-label confidences pass predicted= as well"
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
-_MAX_ROWS = 40  # maximum number of classes in tables for notebooks
+_MAX_ROWS = 40  # maximum number of classes in tables for Rich and notebooks
 _CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
@@ -81,7 +81,7 @@ _CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floo
 class ClassTable:
     """Metrics of every class, computed from the rows predicted as that class.
 
-    The metrics of a class that is never predicted are nan.
+    For a class that is never predicted, `n` is 0 and the other numbers are nan.
 
     Attributes
     ----------
@@ -123,9 +123,10 @@ class Evaluation(TableDisplay):
     n_zero : int
         Number of rows whose label has probability 0. For soft labels, it is the number of rows in which a
         class with a positive share of the label has probability 0. Such zeros would make `nll` infinite.
-        They are replaced with half of the smallest positive probability, or ``1/(2K)`` if that is less. If
-        only the confidences of predicted classes were evaluated, `nll`, `brier` and `n_zero` refer to the
-        outcome of each row, correct or wrong.
+        They are replaced with half of the smallest positive probability, but at most ``1/(2K)`` and at least
+        1.2e-38, the smallest normal float32. If only the confidences of predicted classes were evaluated,
+        `nll`, `brier` and `n_zero` refer to the outcome of each row, correct or wrong, and K in this formula
+        is 2.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
         Name of the class with the largest ECE.
@@ -229,9 +230,10 @@ def evaluate(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
-        An array or tensor (B, K, d1, d2, ...) contains B images, with the classes on axis 1. The labels then
-        have shape (B, d1, d2, ...), and every position is a row. The noise floors assume that rows are
-        independent. Neighbouring positions are not, so the floors of images are too low.
+        An array or tensor (B, K, d1, d2, ...) contains B images, with the classes on axis 1. Hard labels
+        then have shape (B, d1, d2, ...), and soft labels have the shape of the probabilities. Every position
+        is a row. The noise floors assume that rows are independent. Neighbouring positions are not, so the
+        floors of images are too low.
         Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
         Batches of probabilities are a :class:`hetcal.Batches`, or the result of a calibrator's
         ``predict_proba`` for batches of logits. They are evaluated in one pass, or in two passes if a label

@@ -40,9 +40,9 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
 # A fine cell contains the rows of one predicted class whose confidences lie in one fine bin (see `FineBins`).
-# The number of correct predictions in it is redrawn as one binomial variate if two conditions hold. The total
-# number of rows times the number of redraws must exceed _MIN_FINE_DRAWS, and there must be at least
-# _MIN_ROWS_PER_CELL rows per fine cell on average. Otherwise, redrawing the correctness of every row
+# `uses_fine_cells` decides whether the number of correct predictions in it is redrawn as one binomial
+# variate. The total number of rows times the number of redraws must exceed _MIN_FINE_DRAWS, and there must be
+# at least _MIN_ROWS_PER_CELL rows per fine cell on average. Otherwise, redrawing the correctness of every row
 # individually is fast enough or faster.
 _MIN_FINE_DRAWS = 1 << 22
 _MIN_ROWS_PER_CELL = 8
@@ -107,9 +107,9 @@ def noise_floor(
     to explain an observed value above the 95% quantile of the floor.
 
     Large inputs are redrawn in groups. Among `m` rows of the same predicted class and nearly equal
-    confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. In every bin, this
-    preserves the expectation of that number and increases its standard deviation by at most 0.03%. With 200
-    redraws, inputs of more than about 20,000 rows are large; with many classes, the limit is higher. With
+    confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. The number of correct
+    predictions in a bin keeps its expectation, and its standard deviation increases by at most 0.031%. With
+    200 redraws, inputs of more than about 20,000 rows are large; with many classes, the limit is higher. With
     bins of equal mass, every row is redrawn individually.
 
     For noisy labels, the agreement of the prediction with the observed label is redrawn from
@@ -117,18 +117,19 @@ def noise_floor(
     then corrected for the noise like the observed one. The floor is therefore higher than without noise.
 
     For soft labels, the difference of confidence and correctness usually varies less than for hard labels. It
-    is redrawn as ``√v·(p̂ − Bernoulli(p̂))``, where v is its variance for soft labels relative to that for hard
-    ones. The ratio v is estimated for every predicted class. For noisy and soft labels, every row is redrawn
-    individually.
+    is redrawn as ``√v·(p̂ − Bernoulli(p̂))``, where v is the ratio of its variance for soft labels to its
+    variance for hard labels. This ratio is estimated for every predicted class. For noisy and soft labels,
+    every row is redrawn individually.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     predicted : (n,) predicted classes, for data that contain only the top label
     n_classes : number of classes K
-        By default the number of columns or, with `predicted`, one more than the largest class.
+        By default the number of columns or, with `predicted`, one more than the largest class in
+        `predicted` and `labels`.
     labels : (n, K) soft labels or counts, optional
-        Hard labels do not affect the floor.
+        Hard labels affect only the default of `n_classes`.
     transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
         With ``binning="mass"``, ECE is computed from other redraws than the per-class metrics.
@@ -226,7 +227,10 @@ def _check_confidences(
     labels: ArrayLike | None,
     transition: ArrayLike | None,
 ) -> TopLabel:
-    """Validate the input of :func:`noise_floor`, which does not use `correct` of the result."""
+    """Validate the input of :func:`noise_floor` and reduce it to the top label.
+
+    If `labels` is None, `correct` of the result is meaningless. The noise floor does not use it.
+    """
     if n_classes is not None:
         check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
@@ -298,8 +302,9 @@ class _SortedRows:
     Attributes
     ----------
     chance, cell : (n,) arrays
-        Success probability of the Bernoulli variable, and cell, of every row in ascending order of the cells.
-    spread : (n,) array, or None if it is 1 for all rows
+        Success probability of every row's Bernoulli variable, and number of the row's cell. The rows are in
+        ascending order of the cells.
+    spread : (n,) array in the same order, or None if it is 1 for all rows
     count, expected : (S, M) arrays
         Number of rows and sum of ``spread · chance`` in every cell.
     """
@@ -343,7 +348,10 @@ def _redraw(rows: _SortedRows, n_redraws: int, rng: np.random.Generator) -> Floa
 def _redraw_fine_cells(
     cells: FineCells, start: int, stop: int, n_redraws: int, rng: np.random.Generator
 ) -> Float:
-    """Sum of ``confidence - correct`` by class in start..stop-1 and bin, per redraw, (R, stop - start, M)."""
+    """Sum of ``confidence - correct`` per redraw, class and bin, for the classes start..stop-1.
+
+    The shape of the result is (R, stop - start, M).
+    """
     count, total = cells.count[start:stop], cells.confidence[start:stop]
     used = count > 0
     n, mean = count[used].astype(np.int64), np.minimum(total[used] / count[used], 1)

@@ -112,8 +112,8 @@ def bootstrap(
     ``percentile`` 0%                      0% (ECE alone: 90%)
     ============== ======================= ================================
 
-    Limits are clipped to the range of the metric. All resamples use the bins of the whole sample. For each
-    class, resamples that contain no row predicted as the class are ignored.
+    Limits are clipped to [0, 1], or to [−1, 1] for ``signed_gap``. All resamples use the bins of the whole
+    sample. For each class, resamples that contain no row predicted as the class are ignored.
 
     Parameters
     ----------
@@ -263,9 +263,10 @@ def normal_quantile(level: float) -> float:
 def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
     """Standard deviation of the correctness relative to that of a binary variable with mean `rate`, (K,).
 
-    The result is the root of a weighted average of two variance ratios, the observed one and a prior one. The
-    weight of the observed ratio is the binomial variance of the number of rows that agree with the label,
-    ``n · rate · (1 − rate)``. The weight of the prior ratio is 1, so it matters if `rate` is close to 0 or 1.
+    The result is the root of a weighted average of an observed and a prior variance ratio. The prior ratio is
+    1 for soft labels. For noisy labels, it is the ratio under perfect calibration. The weight of the observed
+    ratio is the binomial variance of the number of rows that agree with the label, ``n · rate · (1 − rate)``.
+    The weight of the prior ratio is 1, so it matters if `rate` is close to 0 or 1.
     """
     prior = np.ones_like(rate)
     if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
@@ -405,7 +406,7 @@ def _chunk_resamples(n: int, n_resamples: int) -> Iterator[int]:
 
 
 def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Yield the row numbers of the resamples; each array contains a few rows of every resample."""
+    """Yield the row numbers of the resamples; each array contains equally many of every resample."""
     step = max(1, _DRAWN_ROWS // n_resamples)
     return (rng.integers(0, n, size=(stop - start) * n_resamples) for start, stop in chunk_ranges(n, step))
 
@@ -413,11 +414,12 @@ def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[I
 def _deviation(
     count: Float, residual: Float, observed_count: Float, observed_residual: Float
 ) -> tuple[Float, Float]:
-    """Return the observed count of every cell, and its resampled minus its observed sum of residuals.
+    """Return the observed count of every cell, and the change of its sum of residuals.
 
-    A slice contains the rows of one predicted class, or all rows. Before the subtraction, the resampled sums
-    of a slice are scaled from the resampled to the observed number of rows in the slice. If a resample
-    contains no rows of a slice, the returned counts of the slice are 0.
+    The change is the resampled sum minus the observed sum. A slice contains the rows of one predicted class,
+    or all rows. Before the subtraction, the resampled sums of a slice are scaled from the resampled to the
+    observed number of rows in the slice. If a resample contains no rows of a slice, the returned counts of
+    the slice are 0.
     """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual

@@ -15,9 +15,10 @@ the calibration errors then refer to the true classes.
 
 For a row with probabilities p, observed label y and predicted class g, let ``A = T[g, g]`` and
 ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row becomes ``(1[y = g] − b)/(A − b)``, whose
-expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
-[0, 1]. If ``T[j, g]`` is not the same for all classes j other than g, b depends on the probabilities of these
-classes, which must then be calibrated too.
+expectation is ``p_g`` if the model is calibrated. If ``p_g`` is 1, b is the mean of ``T[j, g]`` over the
+other classes. The corrected accuracy of a few rows can lie outside [0, 1]. If ``T[j, g]`` is not the same for
+all classes j other than g, b depends on the probabilities of these classes, which must then be calibrated
+too.
 
 NLL and Brier score are those of the observed label, whose probabilities are ``p T``. They are proper: the
 true probabilities have the lowest expected score. NLLs with and without `transition` are not comparable, nor
@@ -113,8 +114,8 @@ def nll(
     """Mean negative log-likelihood, in nats.
 
     The result is ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero
-    is replaced with half of the smallest positive probability, or ``1/(2K)`` if that is less, as in
-    :func:`hetcal.to_logits`.
+    is replaced with half of the smallest positive probability, but at most ``1/(2K)`` and at least 1.2e-38,
+    the smallest normal float32. This is also the default floor of :func:`hetcal.to_logits`.
 
     If `predicted` is passed, the confidence is scored as the probability that the prediction is correct:
     ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``. The probabilities are then p̂ and 1 − p̂, and K is 2.

@@ -24,7 +24,7 @@ __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_sour
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: few enough to fit into the caches
 _GROUP_ROWS = 1 << 18  # rows whose results are in memory at once, before they are added up
-_TABLE_SIZE = 1 << 20  # with more entries than about this in a (K, T) table, the fine bins are wider
+_TABLE_SIZE = 1 << 20  # if a (K, T) table would have more entries than about this, wider fine bins are used
 _MIN_RESOLUTION = 8  # minimum of `FineBins.resolution`, even with very many classes
 
 

@@ -182,7 +182,10 @@ def load_model(model_uri: str | os.PathLike[str], dst_path: str | None = None) -
 
 
 def default_requirements() -> list[str]:
-    """Return the installed versions of hetcal and of the packages that it needs, as requirements for pip."""
+    """Return requirements for pip: the installed versions of hetcal and of what it needs to serve a model.
+
+    MLflow is not among them, because MLflow adds itself when it saves a model.
+    """
     return sorted({f"hetcal=={__version__}", *_pins(_REQUIRED)})
 
 
@@ -214,9 +217,7 @@ class _Served:
             else:
                 p = self.model.predict_proba(values, groups=groups)
         except ProbabilitiesGiven as error:
-            raise ValueError(
-                f"{error}; a model that is saved with from_probs=True takes probabilities"
-            ) from None
+            raise ValueError(f"{error} to predict_proba, or save the model with from_probs=True") from None
         if isinstance(values, pd.DataFrame):
             columns = class_names_of(column_names(values) or ())
             return pd.DataFrame(
@@ -258,7 +259,7 @@ def _check_model(model: Any) -> None:
     if isinstance(model, CalibratedClassifier) and any(map(_is_by_group, model.calibrators_)):
         raise ValueError(
             "model must predict without calibration_groups, got a CalibratedClassifier that needs them; save "
-            "every calibrator in calibrators_ alone, and every estimator with mlflow.sklearn"
+            "each calibrator in calibrators_ separately, and each estimator with mlflow.sklearn"
         )
 
 

@@ -29,7 +29,7 @@ __all__ = ["log_report"]
 
 _AFTER = "_after"  # end of the names of metrics and columns that describe the calibrated probabilities
 _SCORES = ("accuracy", "nll", "brier")
-_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # with a calibrator, logged a second time with _AFTER
+_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns that a calibrator adds again, with _AFTER
 
 
 def log_report(
@@ -57,8 +57,8 @@ def log_report(
     groups, n_bins, title, rng : as in :func:`hetcal.make_report`
     calibrator : fitted calibrator, optional
         Also log the metrics and verdicts of its probabilities, with names that end in ``_after``. If `data`
-        is a LogitsFile with test rows, only these are evaluated. A warning is emitted if the calibrator was
-        fitted on the evaluated rows.
+        is a LogitsFile with test rows, only these are evaluated. A warning is emitted if the evaluated rows
+        and those that the calibrator was fitted on overlap by more than 5% of the smaller set.
 
         The logged report does not describe this calibrator. It compares calibrators that
         :func:`hetcal.make_report` fits.

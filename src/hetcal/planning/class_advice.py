@@ -40,7 +40,8 @@ class ClassAdvice:
     n : int
         Number of rows predicted as the class.
     alpha, alpha_pooled : float
-        Optimal inverse temperature of the class alone, and of all rows together.
+        Optimal inverse temperature of the class alone, and of all rows together. They are equal for a class
+        that is never predicted.
     gain : float
         Estimated reduction of the mean NLL of the class, in nats, if it has its optimal temperature instead
         of the shared one. The estimate is corrected for overfitting.
@@ -83,8 +84,9 @@ def advise(
 ) -> tuple[ClassAdvice, ...]:
     """Compare the gain of a separate temperature with its sampling cost, for every class.
 
-    Let ``θ = log α``. Its optimum is θ_k for the rows of class k and θ₀ for all rows together. Let j be the
-    mean Fisher information about θ in a row of the class. With its own temperature, the class
+    Let ``θ = log α``. Its optimum is θ_k for the rows predicted as class k, and θ₀ for all rows together. The
+    estimate of θ_k is θ̂_k. Let j be the mean Fisher information about θ in a row of the class. With its own
+    temperature, the class
 
     - gains about ``½ j (θ_k − θ₀)²`` per row,
     - loses about ``½ j Var(θ̂_k)`` per row to sampling error.
@@ -134,7 +136,10 @@ class _Decision:
 
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
-    """Decide on one class from its likelihood-ratio statistic and the mean under the null hypothesis."""
+    """Decide on one class from its likelihood-ratio statistic, `ratio`.
+
+    `null_mean` is the mean of this statistic under the null hypothesis.
+    """
     if n == 0 or null_mean <= 1e-9:  # the rows contain no information about a separate temperature
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)

@@ -25,7 +25,8 @@ from hetcal._typing import Float
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
 
-_RELATIVE_MISFIT = 0.1  # expected misfit at a size, relative to the mean there minus the lowest mean
+# Expected misfit at a size, as a fraction of the difference between the mean at this size and the lowest mean
+_RELATIVE_MISFIT = 0.1
 _PENALTY = 2.0  # reduction of χ² that an additional parameter must achieve (Akaike's criterion)
 # With few rows per class, a slow or fast start may extend beyond the largest measured size. Excluding this
 # case would underestimate the uncertainty of the limit.
@@ -165,8 +166,8 @@ def interval_of(value: float, draws: Float, level: float) -> Interval:
 def last_above(difference: Float, sizes: Float) -> Float:
     """Size beyond which each row of `difference` (B, len(sizes)) stays at or below 0, (B,).
 
-    For a row that is above 0 at the largest size, the result is inf. The crossing between two sizes m is
-    interpolated linearly in log m.
+    For a row that is above 0 at the largest size, the result is inf. For a row that is never above 0, it is
+    the smallest size. The crossing between two sizes m is interpolated linearly in log m.
     """
     n_draws, n_sizes = difference.shape
     above = difference > 0

@@ -68,7 +68,8 @@ class MethodPlan:
     sizes : array of shape (S,)
         Numbers of rows that the method was fitted on.
     nll, nll_error : arrays of shape (S,)
-        Mean held-out NLL and its standard error over the splits.
+        Held-out NLL, estimated as the plan's `reference` plus the mean difference from the reference on
+        held-out rows, and the standard error of this mean over the splits.
     max_ece_excess, max_ece_error : arrays of shape (S,)
         Mean max-ECE minus its noise floor, and its standard error.
     limit : Interval
@@ -82,7 +83,8 @@ class MethodPlan:
         classes; inf if there is no such number. None for that method itself, or if the plan has no such
         method.
     bound : NllBound or None
-        Bound of Theorem 4.1 for this method; None if the theorem does not apply.
+        Bound of Theorem 4.1 for this method; None if the theorem does not apply, or if every row of logits
+        is constant.
     curve, max_ece_curve : Curve
         Learning curve of the NLL minus the plan's `reference`, and that of max-ECE minus its noise floor.
     """
@@ -117,7 +119,8 @@ class ValidationPlan(TableDisplay):
     level : float
         Confidence level of the intervals.
     pooled : str or None
-        Name of the method with one temperature for all classes; None if there is none.
+        Name of the first method that is a :class:`hetcal.TemperatureScaling`, which fits one temperature for
+        all classes; None if there is none.
     methods : tuple of MethodPlan
     classes : tuple of ClassAdvice
     reference : float
@@ -432,8 +435,8 @@ def _answers(
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
     """Return four intervals: the limit, and three numbers of rows.
 
-    They are the rows needed to reach the target, to come within `tolerance` of the limit, and to beat the
-    curve `pooled`. The last one is None if `pooled` is None.
+    The numbers are the rows needed to reach the target, to come within `tolerance` of the limit, and to beat
+    the curve `pooled`. The last interval is None if `pooled` is None.
     """
     m = far_sizes(float(samples.sizes[0]))
     height = curve.interpolated(m)

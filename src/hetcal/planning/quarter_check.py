@@ -1,4 +1,4 @@
-"""Check of the planning method: the NLL predicted from a quarter of the rows against that of actual fits."""
+"""Check of the planning method: compare the NLL predicted from a quarter of the rows with measured NLLs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QuarterLine:
     ----------
     method : str
     predicted : Interval
-        Predicted NLL of a fit on all rows.
+        Predicted NLL of a fit on all rows that are not set aside for the measurement.
     measured, error : float
         Measured NLL of that fit on the test rows, and its standard error.
     gain : Interval or None
@@ -131,10 +131,10 @@ def check_quarter(
     rng: np.random.Generator | int = 0,
     on_step: OnStep | None = None,
 ) -> QuarterCheck:
-    """Predict the NLL of a fit on all rows from a random quarter of them, and compare it with the actual NLL.
+    """Predict the NLL of a fit from a random quarter of its rows, and compare it with the measured NLL.
 
     The NLL is measured on the test rows. If no test rows are passed, a random fifth of the rows is set aside
-    for this purpose, and the fit and the prediction use the others.
+    as test rows, and each method is fitted on the remaining rows.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def check_quarter(
     test_logits, test_labels : arrays of shape (m, K) and (m,), optional
         Rows to evaluate on.
     share : float
-        The prediction uses this fraction of the rows that are not set aside for the measurement.
+        Fraction of the rows of the fit from which its NLL is predicted.
     methods, n_repeats, level, class_names, rng, on_step
         As in :func:`plan_validation_size`.
 

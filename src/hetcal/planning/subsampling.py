@@ -25,11 +25,11 @@ __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_l
 
 OnStep = Callable[[int, int], None]
 
-HELD_OUT = 0.2  # fraction of the rows that no fit of a repeat uses; max-ECE is measured on these rows
+HELD_OUT = 0.2  # each repeat holds out this fraction of the rows from all its fits, to measure max-ECE
 MIN_REPEATS = 5  # the fewest repeats that together hold out every row
 _N_DRAWS = 400  # number of bootstrap draws
 _MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
-_N_REDRAWS = 20  # simulations of a calibrated model per noise floor; few suffice, since repeats are averaged
+_N_REDRAWS = 20  # simulations for each noise floor of max-ECE; few suffice, since repeats are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,13 @@ class Samples:
     ----------
     sizes : array of shape (S,)
     nll : array of shape (methods, S, R)
-        Held-out NLL minus the reference on the same rows.
+        Mean NLL of all rows not fitted on, minus the reference on the same rows.
     nll_draws : array of shape (methods, S, B)
-        Means of the held-out NLL minus the reference, under bootstrap weights of rows and repeats.
+        Means of this difference under bootstrap weights of rows and repeats.
     max_ece : array of shape (methods, S, R)
-        Largest ECE of any class on the held-out rows (max-ECE), minus its noise floor. The noise floor is the
-        mean of max-ECE for a calibrated model with the same confidences.
+        Largest ECE of any class (max-ECE), minus its noise floor. It is measured on the fifth of the rows
+        that a repeat holds out from its fits of all sizes. The noise floor is the mean of max-ECE for a
+        calibrated model with the same confidences.
     max_ece_draws : array of shape (methods, S, B)
         Means of `max_ece` over resampled repeats.
     reference : float
@@ -161,7 +162,7 @@ class _Split:
     scores : array of shape (2, methods)
         Mean of `nll_difference` over all rows not fitted on, and `max_ece` as in :class:`Samples`.
     nll_difference : array of shape (methods, n)
-        NLL of each row minus the reference; nan for the rows fitted on.
+        NLL of each row minus the reference (see :class:`Samples`); nan for the rows fitted on.
     """
 
     scores: Float
@@ -210,7 +211,7 @@ class _BootstrapWeights:
     block : array of shape (n,)
         Block of every row.
     weight : array of shape (blocks, B)
-        Weight of all rows of every block in each bootstrap draw.
+        Weight that each bootstrap draw gives to every row of a block.
     """
 
     block: IntArray

@@ -52,8 +52,8 @@ def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
 def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
     """Return the tables of methods and of classes.
 
-    If `theory` is true, a table between them contains the bound of Theorem 4.1. The first table also contains
-    the summary.
+    If `theory` is true and any method has a bound by Theorem 4.1, a table between them contains the bounds.
+    The first table also contains the summary.
     """
     return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
@@ -99,9 +99,9 @@ def count_text(rows: float) -> str:
 def rows_text(rows: Interval, smallest: float) -> str:
     """Format a number of rows with its interval, such as "80 (60 to 120)".
 
-    The plan has no measurements for fewer than `smallest` rows, so a number up to `smallest` is shown as "≤"
-    with `smallest`. The interval is left out if its upper end is at most `smallest`, or if its lower end is
-    inf.
+    The plan has no measurements for fewer than `smallest` rows. If `smallest` is 20, an estimate of at most
+    20 rows is therefore shown as "≤ 20". The interval is left out if its upper end is at most `smallest`, or
+    if its lower end is inf.
     """
     if rows.value <= smallest and rows.high <= smallest:
         return f"≤ {count_text(smallest)}"

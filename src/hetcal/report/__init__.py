@@ -57,7 +57,7 @@ def make_report(
         several times as long as the rest of the report.
     format : {"html", "md", "json"}
     title : str, optional
-        By default the title that the file contains, or its name, or "Calibration report" for an array.
+        By default the title in the file, or else the file name, or "Calibration report" if there is neither.
     rng : numpy.random.Generator or int
         Seed for the simulations of perfect calibration, or a generator from which the seed is drawn.
 
@@ -99,6 +99,6 @@ def collect_report(
 
 
 def check_request(format: str = "html", limits: Sequence[str] = ()) -> None:  # noqa: A002
-    """Raise an error if `format`, or a limit for :func:`check_gates`, is invalid, before any computation."""
+    """Raise an error if `format` or a limit for :func:`check_gates` is invalid; compute nothing."""
     choose(RENDERERS, format, "format")
     parse_gates(limits)

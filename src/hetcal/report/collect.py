@@ -298,7 +298,10 @@ def _gap_noise(top: TopLabel) -> Float:
 
 
 def _gamma_path(val: Split) -> GammaPath:
-    """Class-wise temperatures for Γ = 0, for finite Γ up to one that constrains few classes, and Γ = inf."""
+    """Fit class-wise temperatures for Γ = 0, for up to `_STEPS` positive finite values of Γ, and for Γ = inf.
+
+    The largest of the finite values constrains only a few classes.
+    """
     rows = prepare(val.logits, val.labels, None)
     source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds

@@ -36,7 +36,7 @@ __all__ = [
     "Training",
 ]
 
-FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor, which is their distribution by chance
+FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor (their values for a calibrated model)
 MISCALIBRATED = (Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT)
 IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibrator
 
@@ -99,9 +99,9 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class GammaPath:
-    """Inverse temperatures of the classes for increasing Γ, the largest distance allowed from their centre.
+    """Inverse temperatures of the classes for increasing Γ, which limits their distance from a common centre.
 
-    All are equal at Γ = 0, and each class is fitted separately at Γ = inf.
+    At Γ = 0 they are all equal, and at Γ = inf each class is fitted separately.
 
     Attributes
     ----------
@@ -294,8 +294,8 @@ class ReportData:
     def deviations(self) -> tuple[Deviation, ...]:
         """Confidence ranges in which a gap remains after the recommended calibrator.
 
-        Empty if chance can explain the ECE after calibration: it is at most the 95% quantile of its noise
-        floor.
+        Empty if chance can explain the ECE after calibration, that is, if this ECE is at most the 95%
+        quantile of the ECE of a calibrated model.
         """
         return self._deviations(self.after, self.cells_after)
 
@@ -303,8 +303,8 @@ class ReportData:
     def deviations_before(self) -> tuple[Deviation, ...]:
         """Confidence ranges in which the uncalibrated model has a gap.
 
-        Empty if chance can explain the ECE before calibration: it is at most the 95% quantile of its noise
-        floor.
+        Empty if chance can explain the ECE before calibration, that is, if this ECE is at most the 95%
+        quantile of the ECE of a calibrated model.
         """
         return self._deviations(self.before, self.cells)
 

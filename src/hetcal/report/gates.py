@@ -37,10 +37,10 @@ def check_gates(report_data: ReportData, limits: Sequence[str]) -> list[str]:
     ----------
     report_data : ReportData
     limits : sequence of ``"NAME=VALUE"``
-        Upper limits; a calibration error of 5% is 0.05. The names are ``ece``, ``max_ece``, ``avg_ece`` and
-        ``nll``, and for small data sets ``ece_excess``, ``max_ece_excess`` and ``avg_ece_excess``. These
-        three are the errors minus their means under perfect calibration. All names refer to the recommended
-        calibrator or, with the prefix ``uncal_``, to the uncalibrated model.
+        Upper limits; a calibration error of 5% is 0.05. The names are ``ece``, ``max_ece``, ``avg_ece``,
+        ``nll``, ``ece_excess``, ``max_ece_excess`` and ``avg_ece_excess``. The last three are the errors
+        minus their means under perfect calibration, which suits small data sets. All names refer to the
+        recommended calibrator or, with the prefix ``uncal_``, to the uncalibrated model.
 
     Returns
     -------

@@ -96,7 +96,7 @@ def to_html(data: ReportData) -> str:
 
 
 def page_payload(data: ReportData) -> dict[str, Any]:
-    """Data of the charts: values and bins of each class, methods and temperatures."""
+    """Data of the charts, such as the values and bins of every class, the methods and the temperatures."""
     classes, kinds = data.diagnosis.classes, list(KINDS)
     return {
         "names": [display_name(name, _MAX_NAME) for name in data.labels],
@@ -166,7 +166,7 @@ def _css() -> str:
 
 
 def _script_hash(script: str) -> str:
-    """Source expression that allows this script in a content security policy."""
+    """Hash with which a content security policy allows this script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

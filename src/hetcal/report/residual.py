@@ -17,7 +17,7 @@ _MIN_GAP = 0.01  # smaller gaps are not listed, however significant
 
 @dataclass(frozen=True)
 class Deviation:
-    """Range of confidences in which the gap is significant and has the same sign in all bins.
+    """Range of confidences with a significant gap, which has the same sign in all non-empty bins.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class Deviation:
 def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
     """Join neighbouring bins whose gaps have the same sign, and return the ranges with a significant gap.
 
-    A range is returned if its p-value is at most `level` and its absolute gap is at least one percentage
-    point.
+    Empty bins are skipped. A range is returned if its p-value is at most `level` and its absolute gap is at
+    least one percentage point.
 
     The tests assume ranges that are fixed in advance. Here the signs of the gaps determine the ranges. Even
     under perfect calibration, more than a fraction `level` of them would therefore be significant. Call this

@@ -32,7 +32,7 @@ __all__ = [
     "wrong_labels",
 ]
 
-# If the verdict on a class is "consistent", an ECE of at least this many times its noise floor is explained.
+# If a class is consistent although its ECE is at least this many times its noise floor, the report says why.
 _LARGE_RATIO = 2
 _MAX_NAMED = 2  # the headline names the miscalibrated classes if there are at most this many
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
@@ -65,8 +65,9 @@ def headline(data: ReportData) -> str:
 def lead(data: ReportData) -> list[str]:
     """Sentences on the calibration error before and after calibration, and on changed decisions.
 
-    If more than half of the classes have too few rows, the number of additional rows needed comes first. If
-    the model is miscalibrated only at some confidence levels, these levels come first.
+    If more than half of the classes have too few rows, an estimate of the additional rows needed comes first,
+    if there is one. If the model is miscalibrated only at some confidence levels, the significant ones come
+    first, if there are any.
     """
     rows, result = data.settling.rows, []
     if data.finding is Finding.FEW_ROWS and rows:
@@ -216,6 +217,9 @@ def more_rows(data: ReportData) -> list[str]:
 
 def commands(data: ReportData) -> list[str]:
     """Command or Python call that reproduces the report.
+
+    It leaves out a title and groups that were passed as arguments. A Python call also leaves out class names
+    and training counts.
 
     For a user's file, a command that fits a calibrator and one that evaluates it follow. If the file has only
     one set of rows, the calibrator is fitted on all of them and must be evaluated on another file.
@@ -383,7 +387,10 @@ def _clearest(data: ReportData) -> list[str]:
 
 
 def _recommended(data: ReportData) -> str:
-    """Recommended calibrator and, if it is a mean, the member with most weight; ends with a full stop."""
+    """Describe the recommended calibrator, ending with a full stop.
+
+    If several candidates have a non-negligible weight, the description names the one with the largest weight.
+    """
     largest, *others = data.members
     name = largest["meaning"] or largest["name"]
     final = FINAL_STEP if data.has_final_step else ""

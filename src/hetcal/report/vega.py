@@ -30,7 +30,7 @@ _TRIMMED = 200  # with more classes, intervals that reach far out are cut off to
 
 
 def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:
-    """Vega specification of each chart for which the report has data."""
+    """Vega specification of each chart for which the report has enough data."""
     text = (resources.files("hetcal.report") / "static" / "charts.json").read_text(encoding="utf-8")
     specs: dict[str, dict[str, Any]] = json.loads(text)["charts"]
     temperatures_many = specs.pop("temperatures_many")
@@ -113,7 +113,7 @@ def _in_function(bundle: str) -> str:
 
 
 def _read_cached(path: Path) -> str | None:
-    """Bundle in the cache, or None if it is missing or damaged."""
+    """Bundle in the cache, or None if it is missing, damaged or not a regular file."""
     if path.is_symlink() or not path.is_file():  # reading a pipe would block; a link may lead to any file
         return None
     try:

@@ -376,6 +376,6 @@ def _log_product(*factors: float) -> float:
 
 
 def _log1p_product(*factors: float) -> float:
-    """``log(1 + product)`` of a product of non-negative factors that may overflow."""
+    """``log(1 + product)`` for non-negative factors whose product may overflow."""
     product = math.prod(factors)
     return math.log1p(product) if product < math.inf else sum(map(math.log, factors))

@@ -27,7 +27,7 @@ Rng = np.random.Generator | int
 ATOMS: Float = np.array([[1.0, 0.0], [-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
 _SIGNS: Float = np.array([1.0, -1.0, -1.0])  # 1 for label 1, −1 for label 0
 
-_TAIL = 1e-14  # when the values of a count are enumerated, each tail of at most this probability is left out
+_TAIL = 1e-14  # each tail of a count's distribution with at most this probability is not enumerated
 _BISECTIONS = 54  # halvings of [0, 1] down to the resolution of a float64
 _NEWTON_STEPS = 100
 
@@ -186,7 +186,7 @@ class RareFeature:
         remedy = "choose a probability such as 0.9"
         probability = check_number(probability, "probability", above=0, below=1, remedy=remedy)
         rows = max(1, math.ceil(math.log1p(-probability) / math.log1p(-self.probabilities[2])))
-        # Rounding in the logarithms can move the result across an exact integer.
+        # Rounding in the logarithms can move their ratio across an integer, so `rows` may be off by one.
         while rows > 1 and self.seen_probability(rows - 1) >= probability:
             rows -= 1
         while self.seen_probability(rows) < probability:

@@ -1,4 +1,7 @@
-"""Hand-written Triton kernels for training ResNet-20; README.md describes them and their speed."""
+"""Hand-written Triton kernels for training ResNet-20.
+
+The file README.md in this folder describes the kernels and their speed.
+"""
 
 from hetcal_paper.kernels.steps import FusedSteps, available
 

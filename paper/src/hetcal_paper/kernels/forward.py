@@ -167,7 +167,7 @@ def adam(
     weight_decay, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr,
     BETA2: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Apply one step of Adam, which adds the weight decay to the gradient.
+    """Apply one step of Adam, which adds ``weight_decay * weight`` to the gradient.
 
     ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of the batch norms. All of them are
     set to zero afterwards, and ``next_row`` increases by ``rows``.

@@ -7,7 +7,8 @@ from typing import Any
 
 __all__ = ["CONFIGS", "COPIES", "grid_of", "launch"]
 
-#: Number of copies of each sum. Programs add to different copies, so they rarely compete for an address.
+#: Number of copies of each sum that batch norm needs. Programs of a kernel add to different copies, so they
+#: rarely compete for an address.
 COPIES = 8
 
 #: Launch parameters by kernel and (input channels, output channels), tuned on an H200. Where a kernel has no

@@ -1,9 +1,9 @@
 """Training steps of ResNet-20 with hand-written kernels, without autograd.
 
-Each run has its own :class:`FusedSteps` object. It owns the activations, the sums and the state of the
-optimiser at fixed addresses, and launches all kernels on the current stream, so several runs can proceed in
-parallel on different streams. Only the first step and the first evaluation allocate memory. Later steps and
-evaluations can therefore be captured in CUDA graphs.
+Each run has its own :class:`FusedSteps` object. It owns the activations, the sums that batch norm needs and
+the state of the optimiser, all at fixed addresses. It launches all kernels on the current stream, so several
+runs can proceed in parallel on different streams. The first step and the first evaluation allocate buffers.
+Later steps and evaluations allocate no memory and can therefore be captured in CUDA graphs.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class FusedSteps:
         )  # fmt: skip
 
     def differentiate(self) -> None:
-        """Add the gradient of the next batch to :attr:`gradient` and its mean loss to ``report``."""
+        """Write the gradient of the next batch to :attr:`gradient`; add the mean loss to ``report``."""
         n, blocks = self._batch, self._layers.blocks
         inputs = self._forward(self._inputs, self._next, n, train=True)
         back = self._buffer("back", n, blocks[-1].side, blocks[-1].width)

@@ -33,12 +33,12 @@ def export(
         A `CalibratedClassifier` is written with its estimator, which skl2onnx converts.
     path : file to write; it is written atomically
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
-        Its logits become the calibrator's input, and its other outputs stay. If the model already uses the
-        name ``probabilities`` or ``label``, the calibrator's output of this name gets the prefix
-        ``calibrated_``.
-    output : name of the model's output with the logits
-        Optional if only one output has dtype float32 or float64 and K columns. An unknown number of columns
-        counts as K.
+        Its logits, or its probabilities if `from_probs` is true, become the calibrator's input. Its other
+        outputs stay. If the model already uses the name ``probabilities`` or ``label``, the calibrator's
+        output of this name gets the prefix ``calibrated_``.
+    output : name of the model's output that contains these logits or probabilities
+        Optional if exactly one output has dtype float32 or float64 and K columns. An unknown number of
+        columns counts as K.
     from_probs : whether the calibrator's input consists of probabilities instead of logits
         Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, the
         smallest normal float32 number is used in its place. The input of a calibrator that is written alone

@@ -189,7 +189,10 @@ def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str
 
 
 def _curves(build: Builder, curves: Curves, x: str) -> str:
-    """Values of the curves of all classes for logits x, (n, K) each."""
+    """Add nodes for the curves of a `maps.Matrix`; returns the name of their values (n, K).
+
+    `x` names the logits (n, K) from which the curves are computed.
+    """
     likelihood = build.node("Exp", build.node("Sub", x, build.node("ReduceMax", x, build.axes(), keepdims=1)))
     others = build.node("MatMul", likelihood, build.constant(1 - np.eye(len(curves.knots))))
     t = build.node("Sub", build.node("Log", likelihood), build.node("Log", others))
@@ -300,7 +303,7 @@ class _TopLabel:
         self.odds = build.node("Min", odds, build.constant(maps.MAX_LOG_ODDS))
 
     def spread(self, confidence: str, *, pool: bool = False) -> str:
-        """Add nodes for the probabilities that `_numeric.passes.spread` returns; returns their name.
+        """Add nodes that compute the same as `_numeric.passes.spread`; returns the name of the probabilities.
 
         `confidence` names the confidences (n, 1).
         """
@@ -311,8 +314,8 @@ class _TopLabel:
     def _pooled(self, confidence: str) -> str:
         """Probabilities in which no other class overtakes the predicted class.
 
-        If another class would overtake it, the predicted class is averaged with as many of the most probable
-        other classes as necessary.
+        If another class would overtake it, the predicted class and as many of the most probable other classes
+        as necessary receive their mean probability.
         """
         build, k = self.build, self.build.n_classes
         others = build.node("Mul", self.share, build.node("Sub", build.constant(1.0), confidence))
@@ -325,8 +328,9 @@ class _TopLabel:
     def _levelled(self, confidence: str) -> str:
         """Probabilities in which no other class overtakes the predicted class.
 
-        If necessary, the shares of the other classes are mixed with the uniform distribution over these
-        classes, with the smallest weight that suffices.
+        A confidence below 1/K is raised to 1/K. If another class would still overtake the predicted class,
+        the shares of the other classes are mixed with the uniform distribution over these classes. The
+        uniform distribution gets the smallest weight that suffices.
         """
         build, k = self.build, self.build.n_classes
         c = build.node("Max", confidence, build.constant(1 / k))

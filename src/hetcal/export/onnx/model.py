@@ -39,7 +39,7 @@ def to_model(
     if from_probs:
         floor = build.constant(calibrator._export_floor())
         logits = build.node("Log", build.node("Max", source, floor))
-    # Rounding can give two probabilities the same logarithm, so the decision comes from the probabilities.
+    # Rounding can give two probabilities the same logarithm, so the predicted class is found in the input.
     guess = add_argmax(build, source, in_blocks=many_rows)
     probs = add_map(build, root, logits, guess)
     label = guess if root.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)

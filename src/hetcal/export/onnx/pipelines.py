@@ -59,7 +59,7 @@ def _is_floating(example: Any) -> bool:
 
 
 def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
-    """skl2onnx's model of the estimator, whose only output is the logits that the calibrator receives."""
+    """Convert the estimator with skl2onnx, to a model whose only output is the input of the calibrator."""
     uses_scores = member.method == "decision_function"
     converted = _convert(_unwrap(member.estimator), example, uses_scores)
     scores = f"estimator_{converted.graph.output[-1].name}"
@@ -151,9 +151,10 @@ def _replace_labels(combined: ModelProto, classes: NDArray[Any]) -> None:
 
 
 def _compare(combined: ModelProto, classifier: CalibratedClassifier, example: Any) -> None:
-    """Raise an error if model and classifier give different probabilities for the example.
+    """Raise an error if the model's probabilities for the example differ too much from the classifier's.
 
-    There is no comparison if ONNX Runtime is not installed or if the model needs groups.
+    The limit is `_TOLERANCE`. There is no comparison if ONNX Runtime is not installed or if the model needs
+    groups.
     """
     try:
         import onnxruntime
