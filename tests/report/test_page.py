@@ -112,7 +112,8 @@ def test_candidates_are_listed_with_their_weights(report_data: ReportData, page:
 def test_few_rows(thin_data: ReportData) -> None:
     text = render_report(thin_data, "html")
     assert 'data-kind="few"' in text
-    command = f"hetcal.make_report(logits, labels, n_bins=15, rng={thin_data.settings.seed})"
+    seed = thin_data.settings.seed
+    command = f"hetcal.make_report(logits, labels, train_counts=train_counts, n_bins=15, rng={seed})"
     assert command in "".join(Page(text).words)
 
 

@@ -76,7 +76,7 @@ def test_markdown_tables_keep_their_columns(report_data: ReportData) -> None:
 def test_a_file_name_cannot_close_the_code_block(report_data: ReportData) -> None:
     _, code, after = render_report(report_data, "md").split("\n````\n")
     assert code.startswith("hetcal report 'my logits ```\n<img src=x>?.npz' --bins 15")
-    assert "--train-counts counts.csv -o report.html" in code
+    assert "--train-counts counts.csv --groups groups.txt -o report.html" in code
     assert not after
 
 

@@ -353,14 +353,20 @@ def test_caveats_state_the_correlation_with_training_counts(
 
 def test_commands_depend_on_the_source(report_data: ReportData) -> None:
     def first(**settings: Any) -> str:
-        changed = dataclasses.replace(report_data.settings, **settings)
+        changed = dataclasses.replace(report_data.settings, **({"arguments": ()} | settings))
         return sentences.commands(dataclasses.replace(report_data, settings=changed))[0]
 
     assert first(embedded=True, source="cifar10-noisy.npz") == "hetcal demo"
     example = 'hetcal.make_report(hetcal.load_example("cifar100-noisy"), n_bins=15, rng=0)'
     assert first(embedded=True, source="cifar100-noisy.npz") == example
     assert first(from_file=False) == "hetcal.make_report(logits, labels, n_bins=15, rng=0)"
-    assert first(source="my.npz", options=()) == "hetcal report my.npz --bins 15 -o report.html"
+    probs = "hetcal.make_report(probs=probs, labels=labels, class_names=class_names, n_bins=15, rng=0)"
+    assert first(from_file=False, scores="probs", arguments=("class_names",)) == probs
+    assert first(source="my.npz") == "hetcal report my.npz --bins 15 -o report.html"
+    assert (
+        first(source="my.npz", arguments=("groups", "title"), max_noise=0.2)
+        == "hetcal report my.npz --bins 15 --groups groups.txt --label-noise 0.2 -o report.html"
+    )
     assert (
         first(source="my.npz", seed=7) == "hetcal.make_report(hetcal.load_logits('my.npz'), n_bins=15, rng=7)"
     )

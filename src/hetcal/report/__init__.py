@@ -93,8 +93,8 @@ def collect_report(
         max_noise = check_number(max_noise, "max_noise", above=0, below=1)
     source = as_logits_file(data, labels, groups, probs, class_names)
     return collect_data(
-        source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, max_noise=max_noise,
-        title=title, rng=rng,
+        source, class_names=class_names, train_counts=train_counts, has_groups=groups is not None,
+        n_bins=n_bins, max_noise=max_noise, title=title, rng=rng,
     )  # fmt: skip
 
 

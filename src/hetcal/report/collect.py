@@ -66,6 +66,7 @@ __all__ = ["as_logits_file", "collect_data"]
 _STEPS = 14  # number of positive finite values of Γ for which class-wise temperatures are fitted
 # The largest finite Γ is this quantile of the distances between separately fitted α and the shared α.
 _UNCONSTRAINED = 0.97
+_SCORES = {"logits": "logits", "probs": "probabilities"}  # what a source without a name is called
 _LEVEL = 0.95  # confidence level of the intervals
 _N_REDRAWS = 200  # number of simulations of perfect calibration
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
@@ -150,13 +151,18 @@ def collect_data(
     *,
     class_names: ArrayLike | None = None,
     train_counts: ArrayLike | None = None,
+    has_groups: bool = False,
     n_bins: int = 15,
     max_noise: float | None = None,
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
-    """Compute all numbers of a report; parameters as in :func:`hetcal.make_report`."""
+    """Compute all numbers of a report; parameters as in :func:`hetcal.make_report`.
+
+    `has_groups` tells whether the groups in `data` were passed as an argument.
+    """
     seed, judged = _seed(rng), data.judged
+    passed = _passed(data, class_names, train_counts, has_groups=has_groups, title=title)
     names = check_names(data.class_names if class_names is None else class_names, judged.logits.shape[1])
     options: dict[str, Any] = {"n_bins": n_bins, "n_redraws": _N_REDRAWS, "rng": seed}
     scores: dict[str, Any] = dict(judged.scores)
@@ -189,9 +195,7 @@ def collect_data(
         groups=_by_group(judged.groups, before, after, options),
         training=_training(train_counts, diagnosis),
         settling=_settling(diagnosis),
-        settings=_settings(
-            data, n_bins, seed, max_noise, _options(data, class_names, train_counts, max_noise)
-        ),
+        settings=_settings(data, n_bins, seed, max_noise, passed),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -392,26 +396,33 @@ def _sensitivity(judged: Split, max_noise: float | None) -> Sensitivity | None:
     return sensitivity(labels=judged.labels, max_rate=max_noise, **scores)
 
 
-def _options(
-    data: LogitsFile, class_names: ArrayLike | None, train_counts: ArrayLike | None, max_noise: float | None
+def _passed(
+    data: LogitsFile,
+    class_names: ArrayLike | None,
+    train_counts: ArrayLike | None,
+    *,
+    has_groups: bool,
+    title: str | None,
 ) -> tuple[str, ...]:
-    """Options of `hetcal report` that correspond to the arguments that were passed."""
-    renamed = class_names is not None and not np.array_equal(class_names, data.class_names or [])
-    options = {
-        "--classes names.txt": renamed,
-        "--train-counts counts.csv": train_counts is not None,
-        f"--label-noise {max_noise}": max_noise is not None,
+    """Names of the optional arguments that were passed and that describe the data."""
+    passed = {
+        "class_names": class_names is not None and not np.array_equal(class_names, data.class_names or []),
+        "train_counts": train_counts is not None,
+        "groups": has_groups,
+        "title": title is not None,
     }
-    return tuple(text for text, used in options.items() if used)
+    return tuple(name for name, is_passed in passed.items() if is_passed)
 
 
 def _settings(
-    data: LogitsFile, n_bins: int, seed: int, max_noise: float | None, options: tuple[str, ...]
+    data: LogitsFile, n_bins: int, seed: int, max_noise: float | None, arguments: tuple[str, ...]
 ) -> Settings:
     versions = {"hetcal": _version.__version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    (scores,) = data.judged.scores
     return Settings(
-        source=Path(data.path).name or "an array of logits",
+        source=Path(data.path).name or f"an array of {_SCORES[scores]}",
+        scores=scores,
         from_file=bool(data.path),
         embedded=Path(data.path).parent == Path(str(resources.files("hetcal.examples"))),
         n_fit=len(data.val.labels),
@@ -422,6 +433,6 @@ def _settings(
         max_noise=max_noise,
         named_columns=data.named_columns,
         cross_fitted=data.test is None,
-        options=options,
+        arguments=arguments,
         versions=versions,
     )

@@ -171,12 +171,14 @@ class Settling:
 class Settings:
     """How the numbers were computed.
 
-    `embedded` tells whether the data are an example from the package. `named_columns` contains the arguments
-    of `load_logits` that name columns, such as ``label_column``. `max_noise` is the largest noise rate of
-    `ReportData.sensitivity`.
+    `scores` is ``logits`` or ``probs``. `arguments` contains the names of the optional arguments of
+    :func:`hetcal.make_report` that describe the data and were passed. `embedded` tells whether the data are
+    an example from the package. `named_columns` contains the arguments of `load_logits` that name columns,
+    such as ``label_column``. `max_noise` is the largest noise rate of `ReportData.sensitivity`.
     """
 
     source: str
+    scores: str
     from_file: bool
     embedded: bool
     n_fit: int
@@ -187,7 +189,7 @@ class Settings:
     max_noise: float | None
     named_columns: Mapping[str, str]
     cross_fitted: bool
-    options: tuple[str, ...]
+    arguments: tuple[str, ...]
     versions: Mapping[str, str]
 
 

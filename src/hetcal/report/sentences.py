@@ -35,6 +35,12 @@ __all__ = [
 # If a class is consistent although its ECE is at least this many times its noise floor, the report says why.
 _LARGE_RATIO = 2
 _MAX_NAMED = 2  # the headline names the miscalibrated classes if there are at most this many
+#: Options of `hetcal report` that correspond to arguments of `make_report`, with names of files
+_OPTIONS = {
+    "class_names": "--classes names.txt",
+    "train_counts": "--train-counts counts.csv",
+    "groups": "--groups groups.txt",
+}
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
     Verdict.UNDER_CONFIDENT: "Label noise in the training data can cause this.",
@@ -218,30 +224,32 @@ def more_rows(data: ReportData) -> list[str]:
 def commands(data: ReportData) -> list[str]:
     """Command or Python call that reproduces the report.
 
-    It leaves out a title and groups that were passed as arguments. A Python call also leaves out class names
-    and training counts.
+    The arguments of a Python call, and the files of a command's options, have names that the reader replaces.
+    A command leaves out the title, for which it has no option.
 
     For a user's file, a command that fits a calibrator and one that evaluates it follow. If the file has only
     one set of rows, the calibrator is fitted on all of them and must be evaluated on another file.
     """
     settings = data.settings
     noise = "" if settings.max_noise is None else f"max_noise={settings.max_noise}, "
-    options = f"n_bins={settings.n_bins}, {noise}rng={settings.seed}"
+    passed = "".join(f"{name}={name}, " for name in settings.arguments)
+    options = f"{passed}n_bins={settings.n_bins}, {noise}rng={settings.seed}"
     if settings.embedded:
         name = settings.source.removesuffix(".npz")
-        if (name, settings.n_bins, settings.seed) == _DEMO and not noise:
+        if (name, settings.n_bins, settings.seed) == _DEMO and not noise and not passed:
             return ["hetcal demo"]
         return [f'hetcal.make_report(hetcal.load_example("{name}"), {options})']
     if not settings.from_file:
-        return [f"hetcal.make_report(logits, labels, {options})"]
+        scores = "logits, labels" if settings.scores == "logits" else "probs=probs, labels=labels"
+        return [f"hetcal.make_report({scores}, {options})"]
     columns = [
         f"--{argument.replace('_', '-')} {shlex.quote(column)}"
         for argument, column in settings.named_columns.items()
     ]
     name = " ".join([shlex.quote(settings.source), *columns])
-    report = " ".join(
-        ["hetcal report", name, f"--bins {settings.n_bins}", *settings.options, "-o report.html"]
-    )
+    files = [option for argument, option in _OPTIONS.items() if argument in settings.arguments]
+    rate = [] if settings.max_noise is None else [f"--label-noise {settings.max_noise}"]
+    report = " ".join(["hetcal report", name, f"--bins {settings.n_bins}", *files, *rate, "-o report.html"])
     if settings.seed:  # the command line always uses seed 0
         arguments = [f"{argument}={column!r}" for argument, column in settings.named_columns.items()]
         source = f"hetcal.load_logits({', '.join([repr(settings.source), *arguments])})"
