@@ -536,7 +536,7 @@ def test_errors(options: dict[str, Any], message: str) -> None:
         (VOTES[:, :2], {}, "at least 3 labels"),
         (VOTES[:, 0], {}, r"annotators must have shape \(n, A\)"),
         (VOTES[:, :1], {"logits": np.random.default_rng(0).normal(size=(600, 3))}, "at least 2 labels"),
-        (VOTES, {"logits": LOGITS}, "one entry per row"),
+        (VOTES, {"logits": LOGITS}, "annotators must have as many rows"),
         (np.where(VOTES >= 0, 0, -1), {}, "at least two classes"),
         (VOTES, {"class_names": ["a", "b"]}, "column 0 of annotators must lie in"),
         (VOTES, {"smoothing": -1}, "smoothing must"),

@@ -357,7 +357,7 @@ def test_top_label_refused(confidence, labels, predicted, error, message):
 
 def test_rows_of_a_transition_matrix_are_normalised_before_they_are_compared():
     t = np.array([[0.402, 0.301, 0.301], [0.4015, 0.5, 0.0985], [0.1, 0.2, 0.7]])  # row 0 sums to 1.004
-    with pytest.raises(ValueError, match=r"got 0\.4004 for class 0 and 0\.4015 for true class 1"):
+    with pytest.raises(ValueError, match=r"got 0\.4004 for true class 0 and 0\.4015 for true class 1"):
         check_transition(t, 3)
     t[1] = [0.4, 0.5, 0.1]
     np.testing.assert_allclose(check_transition(t, 3).sum(axis=1), 1)
