@@ -104,7 +104,6 @@ import mlflow
 mlflow.set_tracking_uri("sqlite:///mlflow.db")
 mlflow.set_registry_uri("sqlite:///mlflow.db")
 """,
-    "docs/ci-gate.md": "import hetcal",
     "docs/scikit-learn.md": "from sklearn.linear_model import LogisticRegression",
 }
 

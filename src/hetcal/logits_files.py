@@ -363,8 +363,8 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
     prefix = "" if _has_scores(arrays, "") else "val_"
     if not _has_scores(arrays, prefix):
         raise ValueError(
-            f"{path} must contain 'logits' and 'labels', or 'val_logits' and 'val_labels', or 'probs' "
-            f"instead of 'logits' in these names, got {sorted(arrays)}; rename the arrays"
+            f"{path} must contain 'labels' with 'logits' or 'probs', or 'val_labels' with 'val_logits' or "
+            f"'val_probs', got {sorted(arrays)}; rename the arrays"
         )
     names = _class_names(arrays)
     val, by_name = _check_split(contents, prefix, None)

@@ -27,7 +27,7 @@ __all__ = ["fit_vector_lbfgs"]
 
 
 _SAMPLE = 2000  # a full Hessian is computed from at least this many rows (2K if that is more), if available
-_MAX_FULL_HESSIAN = 300  # with more classes, second derivatives between different classes are ignored
+_MAX_FULL_HESSIAN = 300  # with more classes, the preconditioner uses one 2 × 2 block of the Hessian per class
 # The 2 × 2 blocks of the Hessian are computed from at least this number times K rows, if available.
 _ROWS_PER_CLASS = 20
 _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian

@@ -393,7 +393,7 @@ def _merge_group_names(results: list[NDArray[Any] | None]) -> NDArray[Any] | Non
 
 
 def _values(n_classes: int, dtype: Any, number: int, work: _Work, loaded: LoadedBlock | None) -> FloatArray:
-    """Transformed logits of all rows, including those of weight zero."""
+    """Transformed logits of one block, including its rows of weight zero; no rows if `loaded` is None."""
     with _on_worker(number):
         if loaded is None:
             return np.empty((0, n_classes), dtype)

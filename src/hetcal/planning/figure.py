@@ -91,8 +91,8 @@ def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
     values = np.concatenate([points[half:] for _, points, _, _ in series])
     limits = [curve.limit + offset for curve, _, _, offset in series]
     low = float(min(values.min(), min(limits)))
-    # Diverging temperatures can make a mean arbitrarily large, so the upper limit is capped relative to the
-    # median.
+    # Fits with extreme temperatures can make the mean NLL at a size very large. The upper limit is therefore
+    # capped, based on the median of the points and on the asymptotes.
     high = float(min(values.max(), low + 3 * (np.median(values) - low) + 3 * (max(limits) - low)))
     pad = max(0.08 * (high - low), 0.5 * plan.tolerance)
     return low - pad, high + 2 * pad
