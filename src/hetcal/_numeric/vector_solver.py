@@ -34,8 +34,8 @@ _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal 
 # A fit stops when the estimated further decrease of the mean loss is at most this. The keys are the numbers
 # of bytes per logit.
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
-# A fit also stops when the mean loss is at most this. The rows are then separable, and without a penalty the
-# parameters would diverge.
+# A fit also stops when the mean loss is at most this. The rows are then separable or nearly so. Without a
+# penalty, the parameters of separable rows would diverge.
 _PERFECT = 1e-6
 _POLISH_STEPS = 4
 

@@ -121,7 +121,11 @@ class GammaPath:
     chosen: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists; an infinite Γ becomes ``"inf"``, since JSON has no such number."""
+        """Return values for JSON, which has no infinite numbers: an infinite Γ becomes ``"inf"``.
+
+        α and α₀ are rounded to five decimals, `at_bound` becomes a list of class numbers, and `n_fit` is left
+        out.
+        """
         return {
             "gamma": [g if np.isfinite(g) else "inf" for g in self.gamma.tolist()],
             "alpha": np.round(self.alpha, 5).tolist(),
