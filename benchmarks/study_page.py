@@ -286,8 +286,8 @@ def _on_some_runs(rows: Rows) -> str:
         head += [title, "Auto"]
     return (
         "## Methods that were run on some of the problems\n\nSome methods were run on fewer than 90% of the "
-        "problems and splits. This table compares each of them\nwith *Auto* on exactly the problems, sizes and "
-        "splits on which it was run. Negative values are better than\none temperature (TS).\n\n"
+        "problems and splits. This table compares each of them\nwith *Auto* on exactly the problems, sizes "
+        "and splits on which it was run. Negative values are better than\none temperature (TS).\n\n"
         + _table(head, lines)
     )
 
