@@ -30,8 +30,9 @@ _HEAD = """# Comparison with other libraries
 This page compares the calibrators of hetcal with those of other Python libraries on {n_problems} problems.
 A problem consists of the predictions of one model on one data set. For every problem, we split the rows
 randomly, twice: calibrators are fitted on one half of the rows (at most 5,000 of them) and evaluated on the
-other half. A *pair* is one problem with one of its splits. We tune our methods on half of the data sets, the
-*design half*, and judge them on the other, the *judge half*.
+other half. A *pair* is one problem with one of its splits. The data sets are divided into a *design half*, on
+which we tune our methods, and a *judge half*, on which we judge them. The judge half is larger, because the
+problems that we added last all belong to it.
 
 The main criterion is the log-loss, also called negative log-likelihood; lower is better. hetcal's method with
 the lowest log-loss is `AutoCalibrator(keep_decision=False)`, which may change decisions (predicted classes).
@@ -45,15 +46,16 @@ the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 ## How the methods are compared
 
 **Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature for all
-classes, *CTS* one per class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector
-scaling. *CTS bayes* shrinks the temperatures of the classes towards their mean. *ETS* is ensemble
-temperature scaling: a weighted mean of one temperature, the identity and the uniform distribution. *TS mix*
-is one temperature, mixed with a little of the uniform distribution. *logistic mix* is affine scaling (two
-classes) or SMS (more classes), mixed in the same way. *affine*, *quadratic* and *beta* are logistic
-regressions on features of one probability, for two classes. *hetcal binary* is `BinaryScaling`. *CIR* is
-centred isotonic regression, *BBQ* is Bayesian binning into quantiles, and *Venn-Abers* is a predictor that
-combines two isotonic regressions. *Dirichlet* is scikit-learn's multinomial logistic regression on
-log-probabilities, because pip cannot install the package of the method's authors.
+classes, *CTS* one per class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector scaling.
+*CTS bayes* shrinks the temperatures of the classes towards their mean. *ETS* is ensemble temperature scaling:
+a weighted mean of one temperature, the identity and the uniform distribution. *TS mix* is one temperature,
+mixed with a little of the uniform distribution. *logistic mix* is affine scaling (two classes) or SMS (more
+classes), mixed in the same way. *affine*, *quadratic* and *beta* are logistic regressions on features of one
+probability. Those of probmetrics are run on two classes only, and *netcal beta* on up to 20 classes. *hetcal
+binary* is `BinaryScaling`. *CIR* is centred isotonic regression, *BBQ* is Bayesian binning into quantiles,
+and *Venn-Abers* is a predictor that combines two isotonic regressions. *Dirichlet* is scikit-learn's
+multinomial logistic regression on log-probabilities, because pip cannot install the package of the method's
+authors.
 
 **The problems** belong to six families:
 
@@ -86,19 +88,19 @@ that resample data sets.
 _REFEREE = "probmetrics SMS"
 
 _SUMMARY = """\
-**In short.** On the {half} half, *{name}* has a lower log-loss than SMS in {sms.rate:.0%} of
-{sms.n_pairs} pairs (95% interval {sms.low:.0%} to {sms.high:.0%}), with a mean difference of {sms.mean:+.4f}.
-Of the methods for any number of classes, the closest is {closest.other}: *{name}* has a lower log-loss in
-{closest.rate:.0%} of the pairs. Of all methods, the closest is {hardest.other}: *{name}* has a lower log-loss
-in {hardest.rate:.0%} of {hardest.n_pairs} pairs. *{name}* is worse than one temperature by more than two
-standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
+**In short.** On the {half} half, *{name}* has a lower log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs}
+pairs (95% interval {sms.low:.0%} to {sms.high:.0%}), with a mean difference of {sms.mean:+.4f}. Of the
+methods of other libraries for any number of classes, the closest is {closest.other}: *{name}* has a lower
+log-loss in {closest.rate:.0%} of the pairs. Of all methods of other libraries, the closest is
+{hardest.other}: *{name}* has a lower log-loss in {hardest.rate:.0%} of {hardest.n_pairs} pairs. *{name}* is
+worse than one temperature by more than two standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
 
 _FRESH = """
-The family "{family}" was added after our methods had been chosen; only those for more than 20 classes were
-changed once more afterwards. On the problems of this family, *{name}* has a lower
-log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to {sms.high:.0%}), with a mean
-difference of {sms.mean:+.4f}. The closest method is {hardest.other}: *{name}* has a lower log-loss in
-{hardest.rate:.0%} of {hardest.n_pairs} pairs."""
+The problems of the family "{family}", described below, were added after our methods had been chosen.
+Afterwards, we changed only the candidates of `AutoCalibrator` for more than 20 classes. On these problems,
+*{name}* has a lower log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to
+{sms.high:.0%}), with a mean difference of {sms.mean:+.4f}. The closest method of another library is
+{hardest.other}: *{name}* has a lower log-loss in {hardest.rate:.0%} of {hardest.n_pairs} pairs."""
 _FRESH_FAMILY = "survey 2"
 
 _FRESH_SECTION = """\
@@ -117,13 +119,13 @@ method was not run on such problems.
 """
 
 _CLOSEST = """\
-Among the methods of other libraries that keep decisions, the closest is {other}: *{name}* has a lower
-log-loss in {rate:.0%} of the pairs.
+Among the methods of other libraries that keep decisions unless rounding produces a tie, the closest is
+{other}: *{name}* has a lower log-loss in {rate:.0%} of the pairs.
 """
 
 _WORST = """\
-Compared with one temperature, the worst case of *{name}* is {problem} (split {split}): the log-loss
-differs by {difference:+.2g}, which is {standard_errors:+.1f} paired standard errors. Number of pairs in
+Measured in paired standard errors, *{name}* compares worst with one temperature on {problem} (split {split}):
+the difference in log-loss is {standard_errors:+.1f} standard errors, or {difference:+.2g}. Number of pairs in
 which *{name}* is worse than one temperature by more than two standard errors: {n_significant}. In
 {n_relevant} of them, the difference also exceeds 0.001.
 """
@@ -131,9 +133,9 @@ which *{name}* is worse than one temperature by more than two standard errors: {
 _FIGURE = """\
 ### Mean ranks
 
-The figure shows the mean rank of every method by log-loss, for two classes and for more. It contains the
-methods that accept every number of classes in its panel. The bars are as long as the critical difference of
-the Nemenyi test at 5%: two methods whose bars do not overlap differ significantly.
+The figure has a panel for problems with two classes and one for problems with more. Each panel shows the mean
+ranks, by log-loss, of the methods that are defined for all of its problems. The bars are as long as the
+critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ significantly.
 
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="images/arena-dark.svg">
@@ -224,7 +226,7 @@ def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[
     parts = [f"## The {half} half\n", f"{table['problem'].nunique()} problems and {n_pairs} pairs.\n"]
     ours = [name for name in OURS if name in set(table["method"])]
     for name in ours:
-        parts += [f"### *{name}* against each other method\n", *_win_section(table, name)]
+        parts += [f"### *{name}* against other libraries and one temperature\n", *_win_section(table, name)]
     fresh = table[table["family"] == _FRESH_FAMILY]
     if not fresh.empty:
         parts += ["### Only the new problems\n", _FRESH_SECTION.format(family=_FRESH_FAMILY)]

@@ -581,10 +581,10 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
 
 
 def _labels_of_mixture(trial: _Trial, weights: Float, predicted: IntArray) -> NoisyLabels | None:
-    """Noisy labels of the rows `predicted`, with their likelihoods if the decisions are correct, and if not.
+    """Noisy labels of the rows `predicted`, with two likelihoods of every label; None for other labels.
 
-    The likelihoods of labels if the decisions are wrong are computed from the probabilities of the mixture.
-    The result is None if the labels are not noisy.
+    One is the likelihood of the label if the decision is correct, and the other if it is wrong. The latter is
+    computed from the probabilities of the mixture.
     """
     labels = trial.source.rows.label_model
     if not isinstance(labels, NoisyLabels):
