@@ -93,7 +93,8 @@ pairs (95% interval {sms.low:.0%} to {sms.high:.0%}), with a mean difference of 
 methods of other libraries for any number of classes, the closest is {closest.other}: *{name}* has a lower
 log-loss in {closest.rate:.0%} of the pairs. Of all methods of other libraries, the closest is
 {hardest.other}: *{name}* has a lower log-loss in {hardest.rate:.0%} of {hardest.n_pairs} pairs. *{name}* is
-worse than one temperature by more than two standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
+worse than one temperature by more than two standard errors in {worst.n_significant} of {sms.n_pairs}
+pairs."""
 
 _FRESH = """
 The problems of the family "{family}", described below, were added after our methods had been chosen.

@@ -572,7 +572,8 @@ def _saddlepoint_tail(q: Float, s: float, mean: float, variance: float) -> float
         theta += step
         if abs(step) <= _NEWTON_TOLERANCE * theta:
             break
-    # Every term is of second order in theta, which avoids cancellation in the sum.
+    # theta * q is subtracted in every row instead of theta * mean after the sum. The terms are then
+    # nonnegative and of second order in theta, so nothing cancels when they are summed.
     cumulant = float((np.log1p(q * np.expm1(theta)) - theta * q).sum())
     w = np.sqrt(2 * (theta * offset - cumulant))
     u = 2 * np.sinh(theta / 2) * np.sqrt(curvature)

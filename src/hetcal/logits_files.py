@@ -682,7 +682,10 @@ def _are_numbers(values: ArrayLike) -> bool:
 def _table_labels(
     labels: Any, headers: list[str], class_names: list[str], file: str
 ) -> tuple[NDArray[Any], bool]:
-    """Return the labels as positions of class columns, and whether the file stores names of columns."""
+    """Return the labels as positions of class columns, and whether they are names of columns in the file.
+
+    The numbers in the names of columns count as names.
+    """
     numbers, positions = class_numbers(class_names), class_positions(class_names)
     is_numeric = _are_numbers(labels)
     if positions is None and numbers is not None and not is_numeric:  # labels are headers such as logit_0

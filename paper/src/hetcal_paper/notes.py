@@ -100,8 +100,7 @@ def likely_reason(item: Reproduction) -> str:
         _little_to_correct(selection, failing, holding),
         _noisy_maximum(item, selection, failures, holding),
     ]
-    text = ". Furthermore, ".join(part for part in parts if part)
-    return f"A likely reason is that {text}." if text else ""
+    return " ".join(part for part in parts if part)
 
 
 def notes(item: Reproduction) -> str:
@@ -134,11 +133,12 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
     first = remaining[little[0]]
     cells = join_words([f"{_points(remaining[rate], first=first)} at {percent(rate)}" for rate in little])
     rows = validation_rows(selection)
-    few = f"the temperature of a class is fitted on only {rows} validation rows on average, and "
+    few = f", while the temperature of a class is fitted on only {rows} validation rows on average"
     return (
-        f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct. With {BINS[0]} bins, the "
-        f"Avg-ECE of TS (the mean of its ECE over the classes) exceeds its noise floor by {cells}. At the "
-        f"rates where all claims hold, this excess is {100 * least:+.2f} points or more"
+        f"At {join_words([percent(rate) for rate in little])}, a likely reason is that there is little for "
+        f"CTS to correct{few if rows <= _FEW_ROWS else ''}. With {BINS[0]} bins, the Avg-ECE of TS (the mean "
+        f"of its ECE over the classes) exceeds its noise floor by {cells}. At the rates where all claims "
+        f"hold, this excess is {100 * least:+.2f} points or more."
     )
 
 
@@ -175,9 +175,10 @@ def _noisy_maximum(
         return ""
     cells = join_words([f"{100 * _floor(item, rate):.1f} points at {percent(rate)}" for rate in noisy])
     return (
-        "max-ECE is dominated by noise: a perfectly calibrated model with the confidences of CTS would have "
-        f"a max-ECE of {cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where "
-        f"the claims hold ({BINS[0]} bins)"
+        f"At {join_words([percent(rate) for rate in noisy])}, a likely reason is that max-ECE is dominated "
+        "by noise: a perfectly calibrated model with the confidences of CTS would have a max-ECE of "
+        f"{cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where the claims "
+        f"hold ({BINS[0]} bins)."
     )
 
 
@@ -300,7 +301,7 @@ def _settings(item: Reproduction) -> str:
     if not settings:
         return ""
     return (
-        "These runs differ from [the default recipe](training.md). They use "
+        "The runs behind the figure differ from [the default recipe](training.md). They use "
         f"{join_words(list(dict.fromkeys(settings)))}."
     )
 

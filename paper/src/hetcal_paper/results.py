@@ -388,7 +388,7 @@ _REPAIR = "restore it from version control, or delete it and run `hetcal pages -
 
 
 def _missing(file: str, *key: str) -> str:
-    return f"{file}.csv must contain {', '.join(filter(None, key))}, got no such line; {REEVALUATE}"
+    return f"{file}.csv must have a line for {', '.join(filter(None, key))}, got none; {REEVALUATE}"
 
 
 def _lines(folder: Path, file: str) -> pd.DataFrame:

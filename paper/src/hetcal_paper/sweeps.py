@@ -162,8 +162,11 @@ def _count_lower(selection: Selection, cells: Sequence[_Cell]) -> str:
         higher = {cell.rate for cell in _select(cells, "CTS", metric) if cell.interval.mean >= 0}
         lower = [percent(rate) for rate in rates if rate not in higher]
         where = f"at {join_words(lower)}" if lower else "at none of these rates"
-        parts.append(f"a lower mean {METRIC_NAMES[metric]} {where}")
-    return f"With both {BINS[0]} and {BINS[1]} bins, CTS has {join_words(parts)}, compared with TS."
+        parts.append(f"its {METRIC_NAMES[metric]} is lower {where}")
+    return (
+        f"These are the results of CTS (means over seeds) compared with TS, with both {BINS[0]} and "
+        f"{BINS[1]} bins: {join_words(parts)}."
+    )
 
 
 def _recipe_table(selection: Selection, default: Selection) -> str:
