@@ -49,9 +49,10 @@ class Results:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.lines: dict[Key, Line] = {}
+        self._problems: dict[tuple[str, str], Line] = {}
         if path.exists():
-            problems = {_key(line)[:2]: line for line in _read(problems_path(path))}
-            self.lines = {_key(line): problems[_key(line)[:2]] | line for line in _read(path)}
+            self._problems = {_key(line)[:2]: line for line in _read(problems_path(path))}
+            self.lines = {_key(line): self._problems[_key(line)[:2]] | line for line in _read(path)}
 
     def discard(self, methods: Iterable[str]) -> None:
         """Forget the lines of these methods, so that they run again."""
@@ -65,8 +66,9 @@ class Results:
         if self.read_only:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        problems = {key[:2]: line for key, line in self.lines.items()}
-        _write(problems_path(self.path), _PROBLEM_COLUMNS, problems.values())
+        # Descriptions of problems are kept, so that the files agree even if only the first is written.
+        self._problems |= {key[:2]: line for key, line in self.lines.items()}
+        _write(problems_path(self.path), _PROBLEM_COLUMNS, self._problems.values())
         _write(self.path, _COLUMNS, self.lines.values())
 
     def missing(self, problem: str, split: int, methods: dict[str, Method]) -> dict[str, Method]:

@@ -490,6 +490,14 @@ def test_lists_of_different_lengths() -> None:
         source.reduce(counted)
 
 
+def test_groups_without_weight_are_left_out(client: Any, sample: Any) -> None:
+    z, y, *_ = sample
+    g, w = np.resize(["a", "b"], len(y)), np.resize([1.0, 0.0], len(y))
+    blocks = [da.from_array(part, chunks=(500, *part.shape[1:])) for part in (z, y, g, w)]
+    source = rows(blocks[0], blocks[1], groups=blocks[2], sample_weight=blocks[3], client=client)
+    assert list(hetcal.ClassWiseTemperatureScaling().fit(source).groups_) == ["a"]
+
+
 def test_errors_name_the_block(client: Any, sample: Any, groups: NDArray[Any]) -> None:
     y = sample.y.copy()
     y[1005] = K

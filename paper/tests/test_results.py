@@ -307,11 +307,11 @@ def test_bad_folders_are_refused(tmp_path: Path, raw: Path) -> None:
 
 def test_missing_lines_are_named(results_dir: Path) -> None:
     stored = read_results(results_dir)
-    with pytest.raises(ValueError, match=r"metrics\.csv must contain .*Platt, ece, 15, all"):
+    with pytest.raises(ValueError, match=r"metrics\.csv must have a line for .*Platt, ece, 15, all"):
         stored.value(TABLE2.name, "ece", method="Platt", bins=15)
-    with pytest.raises(ValueError, match=r"classes\.csv must contain"):
+    with pytest.raises(ValueError, match=r"classes\.csv must have a line"):
         stored.classes(TABLE2.name, "CTS", 15, "last")
-    with pytest.raises(ValueError, match=r"curves\.csv must contain"):
+    with pytest.raises(ValueError, match=r"curves\.csv must have a line"):
         stored.curve([TABLE2.name], 7)
 
 

@@ -135,7 +135,7 @@ class LogitsFile:
     has_one_column : whether the file is a table with a single class column, the probabilities of class 1
         The name of class 0 is then the other name in the labels. If there is none, it is "0" or
         "not <class 1>".
-    named_columns : the arguments `label_column` and `id_column` that were passed
+    passed : the arguments `labels` (without its folder), `label_column` and `id_column` that were passed
     """
 
     val: Split
@@ -145,7 +145,7 @@ class LogitsFile:
     about: Mapping[str, Any] = field(default_factory=dict)
     labels_by_name: bool = False
     has_one_column: bool = False
-    named_columns: Mapping[str, str] = field(default_factory=dict)
+    passed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def judged(self) -> Split:
@@ -200,8 +200,10 @@ def load_logits(
     contents = _read_contents(source, named)
     if source.suffix.lower() == ".npy":
         contents.arrays["labels"] = _load_npy(_labels_path(source, labels))
-    columns = {argument: column for argument, column in vars(named).items() if column is not None}
-    return replace(_assemble(contents, str(source)), named_columns=columns)
+    passed = {argument: column for argument, column in vars(named).items() if column is not None}
+    if labels is not None:
+        passed["labels"] = Path(labels).name
+    return replace(_assemble(contents, str(source)), passed=passed)
 
 
 def load_unlabelled(

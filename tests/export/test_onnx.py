@@ -69,6 +69,16 @@ def test_the_label_of_probabilities_with_equal_logarithms(tmp_path):
     assert (session(tmp_path / "c.onnx").run(["label"], {"probs": p})[0] == 3).all()
 
 
+@pytest.mark.parametrize("x", [[0.4, 0.7, 0.7], [0.7, 0.7, 0.7]])
+def test_the_last_of_equal_knots_counts(tmp_path, x):
+    z = np.array([[0.3, 0.0], [1.0, 0.0], [3.0, 0.0]])
+    calibrator = hetcal.calibrators.TopLabelIsotonic().fit(z, [0, 0, 1])
+    calibrator.x_, calibrator.y_ = np.array(x), np.array([0.5, 0.6, 0.9])
+    hetcal.onnx.export(calibrator, tmp_path / "c.onnx", dtype="float64")
+    p = session(tmp_path / "c.onnx").run(["probabilities"], {"logits": z})[0]
+    np.testing.assert_allclose(p, calibrator.predict_proba(z), atol=1e-12)
+
+
 def test_float64(fitted, tmp_path):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", dtype="float64")

@@ -64,6 +64,32 @@ def test_fit_from_loader(data):
     )
 
 
+class Merging(torch.nn.Linear):
+    """A layer that changes with its mode."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.merged = not mode
+        return self
+
+
+def test_modes_are_restored_with_the_method_of_the_module():
+    network = torch.nn.Sequential(Merging(2, 3)).train()
+    batches = [(torch.randn(8, 2), torch.arange(8) % 3)]
+    collect_logits(network, batches, progress=False)
+    assert network[0].training
+    assert not network[0].merged
+
+
+def test_gradients_beside_equal_knots_are_finite():
+    curve = torch_export._Curve(
+        maps.Curve(np.array([0.2, 0.5, 0.5]), np.array([0.5, 0.6, 0.9])), torch.float64
+    )
+    confidence = torch.tensor([0.3, 0.5, 0.7], dtype=torch.float64, requires_grad=True)
+    curve.look_up(curve.x, curve.y, confidence).sum().backward()
+    assert torch.isfinite(confidence.grad).all()
+
+
 def test_knots_that_are_equal_in_half_precision():
     z = np.repeat([[0.0, 0.0], [4e-4, 0.0], [2.0, 0.0]], 10, axis=0)
     y = np.array(([0] * 6 + [1] * 4) * 2 + [0] * 9 + [1])
@@ -85,7 +111,7 @@ def test_every_module_keeps_its_mode():
     network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).train()
     network[1].eval()  # a frozen layer
     batches = [(torch.randn(8, 2), torch.arange(8) % 3)]
-    fit_from_loader(network, batches, hetcal.TemperatureScaling(), progress=False)
+    collect_logits(network, batches, progress=False)
     assert [module.training for module in network.modules()] == [True, True, False]
 
 

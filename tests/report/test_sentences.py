@@ -372,6 +372,21 @@ def test_commands_depend_on_the_source(report_data: ReportData) -> None:
     )
 
 
+@pytest.mark.usefixtures("few_methods")
+def test_commands_name_class_names_of_arrays_and_files_of_labels(make_split: Any, tmp_path: Path) -> None:
+    rows = make_split(300, 0)
+    names = [f"class {k}" for k in range(8)]
+    (call,) = sentences.commands(collect_report(rows.logits, rows.labels, class_names=names))
+    assert "(logits, labels, class_names=class_names, " in call
+    np.save(tmp_path / "z.npy", rows.logits)
+    np.save(tmp_path / "y.npy", rows.labels)
+    data = hetcal.load_logits(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    report, fit, evaluate = sentences.commands(collect_report(data))
+    assert report.startswith("hetcal report z.npy --labels y.npy ")
+    assert "z.npy --labels y.npy" in fit
+    assert "new-rows.npy --labels new-labels.npy" in evaluate
+
+
 @pytest.mark.parametrize("has_test", [False, True])
 @pytest.mark.usefixtures("few_methods")
 def test_commands_run_and_evaluate_other_rows(

@@ -159,8 +159,9 @@ def _count_lower(selection: Selection, cells: Sequence[_Cell]) -> str:
         return ""
     parts = []
     for metric in _METRICS:
-        higher = {cell.rate for cell in _select(cells, "CTS", metric) if cell.interval.mean >= 0}
-        lower = [percent(rate) for rate in rates if rate not in higher]
+        selected = _select(cells, "CTS", metric)
+        higher = {cell.rate for cell in selected if cell.interval.mean >= 0}
+        lower = [percent(rate) for rate in rates if rate in {c.rate for c in selected} - higher]
         where = f"at {join_words(lower)}" if lower else "at none of these rates"
         parts.append(f"its {METRIC_NAMES[metric]} is lower {where}")
     return (

@@ -188,19 +188,21 @@ def _rates(run: Run) -> str:
 
 
 def _used_runs(results: Results) -> dict[str, dict[str, str]]:
-    """Return the lines of ``runs.csv`` by name of the run, for runs on the pages of tables and figures."""
-    return {name: line for name, line in results.runs.items() if items_of(name) or name in _compared_runs()}
+    """Return the lines of ``runs.csv`` by run, for the runs on the pages of tables and figures."""
+    return {name: line for name, line in results.runs.items() if items_of(name) or _is_compared(name)}
+
+
+def _is_compared(name: str) -> bool:
+    """Whether a run has the default recipe and is compared with the runs of a sweep on the sweep's page."""
+    return replace(parse(name), seed=0) in _compared_runs()
 
 
 @cache
-def _compared_runs() -> frozenset[str]:
-    """Names of the runs that have the default recipe and the same training rows as a run of a sweep.
-
-    A sweep is a figure that shows calibration errors at several noise or sampling rates. If a sweep has its
-    own recipe, its page compares its runs with these runs.
-    """
+def _compared_runs() -> frozenset[Run]:
+    """Runs with the default recipe and seed 0 that have the training rows of a run of a sweep."""
     sweeps = [name for name, item in ITEMS.items() if item.kind in ("noise", "size")]
-    return frozenset(with_default_recipe(run).name for name in sweeps for run in runs_for(name))
+    runs = [with_default_recipe(run) for name in sweeps for run in runs_for(name)]
+    return frozenset(replace(run, seed=0) for run in runs)
 
 
 def _abandoned_runs(results: Results) -> str:

@@ -378,7 +378,10 @@ def _sampled_block(number: int, work: _Work, loaded: LoadedBlock | None) -> Bloc
 
 
 def _group_names(number: int, work: _Work, loaded: LoadedBlock | None) -> NDArray[Any] | None:  # noqa: ARG001
-    return None if loaded is None or loaded[4] is None else np.unique(loaded[4])
+    if loaded is None or loaded[4] is None:
+        return None
+    groups, weight = np.asarray(loaded[4]), loaded[3]
+    return np.unique(groups if weight is None else groups[np.asarray(weight) > 0])
 
 
 def _merge_group_names(results: list[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -217,8 +217,9 @@ def collect_logits(
                 inputs, named, labels = _split_batch(batch, target)
                 collected.append((logits_of(model(*inputs, **named)).float(), labels))
     finally:
-        for module, is_training in modes.items():
-            module.training = is_training
+        for module, is_training in modes.items():  # modules before their children
+            if module.training != is_training:
+                module.train(is_training)
     if not collected:
         raise ValueError("loader must yield at least one batch, got none; pass a loader with batches left")
     # Tensors created in inference mode cannot be used in training, but clones made outside it can.
@@ -479,7 +480,8 @@ class _Curve(_Tabulated):
         # Knots can be equal, in files or after rounding to a short type. As in `numpy.interp`, the function
         # then jumps to the value of the last of them.
         jump = (confidence >= x[left + 1]).to(confidence.dtype)
-        fraction = torch.where(width > 0, (confidence - x[left]) / width, jump).clamp(0, 1)
+        divisor = torch.where(width > 0, width, 1.0)  # a division by zero would make gradients NaN
+        fraction = torch.where(width > 0, (confidence - x[left]) / divisor, jump).clamp(0, 1)
         return y[left] + fraction * (y[left + 1] - y[left])
 
 

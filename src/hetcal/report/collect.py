@@ -202,7 +202,7 @@ def collect_data(
 
 def _seed(rng: np.random.Generator | int) -> int:
     """Return a seed that the report can print: `rng` itself, or a number drawn from a generator."""
-    if isinstance(rng, int | np.integer) and rng >= 0:
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return int(rng)
     return int(as_generator(rng).integers(1 << 32))
 
@@ -406,7 +406,9 @@ def _passed(
 ) -> tuple[str, ...]:
     """Names of the optional arguments that were passed and that describe the data."""
     passed = {
-        "class_names": class_names is not None and not np.array_equal(class_names, data.class_names or []),
+        # The names that are passed with arrays become those of the data.
+        "class_names": class_names is not None
+        and (not data.path or not np.array_equal(class_names, data.class_names or [])),
         "train_counts": train_counts is not None,
         "groups": has_groups,
         "title": title is not None,
@@ -431,7 +433,7 @@ def _settings(
         n_redraws=_N_REDRAWS,
         seed=seed,
         max_noise=max_noise,
-        named_columns=data.named_columns,
+        file_arguments=data.passed,
         cross_fitted=data.test is None,
         arguments=arguments,
         versions=versions,

@@ -177,8 +177,9 @@ class Settings:
 
     `scores` is ``logits`` or ``probs``. `arguments` contains the names of the optional arguments of
     :func:`hetcal.make_report` that describe the data and were passed. `embedded` tells whether the data are
-    an example from the package. `named_columns` contains the arguments of `load_logits` that name columns,
-    such as ``label_column``. `max_noise` is the largest noise rate of `ReportData.sensitivity`.
+    an example from the package. `file_arguments` contains the arguments of `load_logits` that were passed
+    besides the path, such as ``label_column``. `max_noise` is the largest noise rate of
+    `ReportData.sensitivity`.
     """
 
     source: str
@@ -191,7 +192,7 @@ class Settings:
     n_redraws: int
     seed: int
     max_noise: float | None
-    named_columns: Mapping[str, str]
+    file_arguments: Mapping[str, str]
     cross_fitted: bool
     arguments: tuple[str, ...]
     versions: Mapping[str, str]

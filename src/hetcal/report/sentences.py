@@ -244,24 +244,27 @@ def commands(data: ReportData) -> list[str]:
         return [f"hetcal.make_report({scores}, {options})"]
     columns = [
         f"--{argument.replace('_', '-')} {shlex.quote(column)}"
-        for argument, column in settings.named_columns.items()
+        for argument, column in settings.file_arguments.items()
     ]
     name = " ".join([shlex.quote(settings.source), *columns])
     files = [option for argument, option in _OPTIONS.items() if argument in settings.arguments]
     rate = [] if settings.max_noise is None else [f"--label-noise {settings.max_noise}"]
     report = " ".join(["hetcal report", name, f"--bins {settings.n_bins}", *files, *rate, "-o report.html"])
     if settings.seed:  # the command line always uses seed 0
-        arguments = [f"{argument}={column!r}" for argument, column in settings.named_columns.items()]
+        arguments = [f"{argument}={column!r}" for argument, column in settings.file_arguments.items()]
         source = f"hetcal.load_logits({', '.join([repr(settings.source), *arguments])})"
         report = f"hetcal.make_report({source}, {options})"
     other_rows = f"new-rows{Path(settings.source).suffix}" if settings.cross_fitted else settings.source
+    other_columns = [
+        "--labels new-labels.npy" if column.startswith("--labels ") else column for column in columns
+    ]
     return [
         report,
         f"hetcal fit {name} --method auto -o calibrator.json",
         " ".join(
             [
                 "hetcal evaluate",
-                *(shlex.quote(other_rows), *columns),
+                *(shlex.quote(other_rows), *other_columns),
                 f"--calibrator calibrator.json --bins {settings.n_bins}",
             ]
         ),

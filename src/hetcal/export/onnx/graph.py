@@ -250,6 +250,8 @@ def _curve(build: Builder, curve: maps.Curve, logits: str, guess: str) -> str:
     x, y = curve.x, curve.y
     if len(x) == 1:
         x, y = np.array([0.0, 1.0]), np.repeat(y, 2)
+    if x[-1] == x[-2]:  # beyond the last knots, the value of the last one is used
+        x, y = np.append(x, 2.0), np.append(y, y[-1])
     confidence = build.node("Sigmoid", top.odds)
     left = _interval(build, x, confidence, len(x) - 2)
     slope = np.divide(np.diff(y), np.diff(x), out=np.zeros(len(x) - 1), where=np.diff(x) > 0)
