@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import hetcal
 
@@ -77,6 +78,21 @@ def test_the_last_of_equal_knots_counts(tmp_path, x):
     hetcal.onnx.export(calibrator, tmp_path / "c.onnx", dtype="float64")
     p = session(tmp_path / "c.onnx").run(["probabilities"], {"logits": z})[0]
     np.testing.assert_allclose(p, calibrator.predict_proba(z), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "calibrator",
+    [hetcal.VectorScaling(keep_decision=True), hetcal.TopLabelIsotonic(), hetcal.PlattScaling()],
+    ids=str,
+)
+def test_the_predicted_class_is_the_argmax_despite_ties(calibrator, dtype, tmp_path):
+    rng = np.random.default_rng(0)
+    z = rng.integers(0, 3, size=(400, 4)).astype(dtype)
+    model = clone(calibrator).fit(z, rng.integers(0, 4, 400))
+    hetcal.onnx.export(model, tmp_path / "c.onnx", dtype=dtype)
+    p, label = session(tmp_path / "c.onnx").run(["probabilities", "label"], {"logits": z})
+    np.testing.assert_array_equal(p.argmax(axis=1), label)
 
 
 def test_float64(fitted, tmp_path):

@@ -346,7 +346,7 @@ class _TopLabel:
         share = build.node("Mul", build.node("Sub", one, mix), self.share)
         others = build.node("Mul", build.node("Add", share, build.node("Mul", mix, uniform)), rest)
         # Rounding must not make another class as likely as the predicted one.
-        below = build.node("Mul", c, build.constant(1 - 2 * np.finfo(build.dtype).eps))
+        below = _slightly_below(build, c)
         return build.node("Where", self.predicted, c, build.node("Min", others, below))
 
 
@@ -371,10 +371,14 @@ def _below_top(build: Builder, logits: str) -> str:
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
     """Make the predicted class the only argmax by limiting the others to slightly below its probability."""
-    below = build.node(
-        "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
-    )
+    below = _slightly_below(build, build.predicted_entry(probs, guess))
     return build.node("Where", build.is_predicted(guess), probs, build.node("Min", probs, below))
+
+
+def _slightly_below(build: Builder, probs: str) -> str:
+    """Add nodes for ``p − 2ε p``; returns the output's name."""
+    # ``(1 − 2ε) p`` would need one node less, but ONNX Runtime drops a product with a constant so close to 1.
+    return build.node("Sub", probs, build.node("Mul", probs, build.constant(2 * np.finfo(build.dtype).eps)))
 
 
 def _interval(build: Builder, edges: Float, confidence: str, last: int) -> str:
