@@ -11,7 +11,7 @@ from hetcal._display import display_name
 from hetcal._format import number, percent, points, share
 from hetcal.calibrators.auto import decision_advice
 from hetcal.diagnosis import ClassDiagnosis, Verdict
-from hetcal.report.data import MISCALIBRATED, Finding, ReportData
+from hetcal.report.data import MISCALIBRATED, Finding, ReportData, Settings
 from hetcal.report.describe_auto import FINAL_STEP, count_members
 from hetcal.report.residual import Deviation
 
@@ -242,33 +242,35 @@ def commands(data: ReportData) -> list[str]:
     if not settings.from_file:
         scores = "logits, labels" if settings.scores == "logits" else "probs=probs, labels=labels"
         return [f"hetcal.make_report({scores}, {options})"]
-    columns = [
-        f"--{argument.replace('_', '-')} {shlex.quote(column)}"
-        for argument, column in settings.file_arguments.items()
-    ]
-    name = " ".join([shlex.quote(settings.source), *columns])
+    name = _file_and_options(settings.source, settings.file_arguments)
     files = [option for argument, option in _OPTIONS.items() if argument in settings.arguments]
     rate = [] if settings.max_noise is None else [f"--label-noise {settings.max_noise}"]
     report = " ".join(["hetcal report", name, f"--bins {settings.n_bins}", *files, *rate, "-o report.html"])
     if settings.seed:  # the command line always uses seed 0
-        arguments = [f"{argument}={column!r}" for argument, column in settings.file_arguments.items()]
+        arguments = [f"{argument}={value!r}" for argument, value in settings.file_arguments.items()]
         source = f"hetcal.load_logits({', '.join([repr(settings.source), *arguments])})"
         report = f"hetcal.make_report({source}, {options})"
-    other_rows = f"new-rows{Path(settings.source).suffix}" if settings.cross_fitted else settings.source
-    other_columns = [
-        "--labels new-labels.npy" if column.startswith("--labels ") else column for column in columns
-    ]
+    other = _rows_to_evaluate(settings)
     return [
         report,
         f"hetcal fit {name} --method auto -o calibrator.json",
-        " ".join(
-            [
-                "hetcal evaluate",
-                *(shlex.quote(other_rows), *other_columns),
-                f"--calibrator calibrator.json --bins {settings.n_bins}",
-            ]
-        ),
+        f"hetcal evaluate {other} --calibrator calibrator.json --bins {settings.n_bins}",
     ]
+
+
+def _rows_to_evaluate(settings: Settings) -> str:
+    """The file itself if it has test rows; otherwise a placeholder for a file with other rows."""
+    if not settings.cross_fitted:
+        return _file_and_options(settings.source, settings.file_arguments)
+    suffix = Path(settings.source).suffix
+    labels = {"labels": f"new-labels{suffix}"} if "labels" in settings.file_arguments else {}
+    return _file_and_options(f"new-rows{suffix}", {**settings.file_arguments, **labels})
+
+
+def _file_and_options(file: str, arguments: Mapping[str, str]) -> str:
+    """A file, and the options of the command line for arguments of `load_logits`."""
+    options = [f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in arguments.items()]
+    return " ".join([shlex.quote(file), *options])
 
 
 def about_commands(data: ReportData) -> str:
