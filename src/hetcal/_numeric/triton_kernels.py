@@ -15,6 +15,12 @@ _TILE_ELEMENTS = 4096
 _MAX_TILE_COLUMNS = 2048
 
 
+def _tile(n_classes: int) -> tuple[int, int]:
+    """Numbers of rows and columns that one program of a kernel processes at once."""
+    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
+    return max(1, _TILE_ELEMENTS // columns), columns
+
+
 @triton.jit
 def _slopes(
     z_ptr,
@@ -68,8 +74,7 @@ def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
     a tensor (3, n), with zeros for the rows of slices whose entry in `active` (S,) is False.
     """
     n, n_classes = z.shape
-    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
-    rows = max(1, _TILE_ELEMENTS // columns)
+    rows, columns = _tile(n_classes)
     out = torch.zeros(3, n, dtype=alpha.dtype, device=z.device)
     work = tl.float64 if alpha.dtype == torch.float64 else tl.float32
     _slopes[(triton.cdiv(n, rows),)](
@@ -122,8 +127,7 @@ def decide(z: Any) -> tuple[Any, Any, bool]:
     The last result is also False if finite logits, or sums of them, overflow in float32.
     """
     n, n_classes = z.shape
-    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
-    rows = max(1, _TILE_ELEMENTS // columns)
+    rows, columns = _tile(n_classes)
     top = torch.empty(n, dtype=z.dtype, device=z.device)
     guess = torch.empty(n, dtype=torch.int64, device=z.device)
     finite = torch.empty(n, dtype=torch.float32, device=z.device)
@@ -181,8 +185,7 @@ def scaled_softmax(z: Any, top: Any, guess: Any, alpha: Any) -> tuple[Any, Any]:
         Rows where rounding gives an earlier class the same probability as the predicted class.
     """
     n, n_classes = z.shape
-    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
-    rows = max(1, _TILE_ELEMENTS // columns)
+    rows, columns = _tile(n_classes)
     p = torch.empty((n, n_classes), dtype=alpha.dtype, device=z.device)
     tied = torch.empty(n, dtype=torch.bool, device=z.device)
     _scaled_softmax[(triton.cdiv(n, rows),)](
