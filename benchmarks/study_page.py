@@ -265,24 +265,22 @@ def _by_family(rows: Rows) -> str:
 
 def _on_some_runs(rows: Rows) -> str:
     """Compare the methods that were not run on all problems and splits with Auto on the same ones."""
-    n_runs = len(_pairs(rows, "nll"))
-    metrics = {"nll": "NLL − NLL of TS", "ece": "ECE − ECE of TS", "max_ece": "max-ECE − max-ECE of TS"}
+    titles = {"nll": "NLL − NLL of TS", "ece": "ECE − ECE of TS", "max_ece": "max-ECE − max-ECE of TS"}
+    runs = {metric: _pairs(rows, metric) for metric in titles}
+    n_runs = len(runs["nll"])
     lines = []
     for name in _names(rows):
-        runs = _pairs(rows, "nll")
-        shared = [key for key, values in runs.items() if name in values]
+        shared = [key for key, values in runs["nll"].items() if name in values]
         if len(shared) >= _MIN_SHARE * n_runs:
             continue
         cells = [name, f"{len(shared)} of {n_runs}"]
-        for metric in metrics:
-            values = _pairs(rows, metric)
+        for values in runs.values():
             for method in (name, "Auto"):
-                cells.append(
-                    f"{100 * np.mean([values[key][method] - values[key]['TS'] for key in shared]):+.2f}"
-                )
+                differences = [values[key][method] - values[key]["TS"] for key in shared]
+                cells.append(f"{100 * np.mean(differences):+.2f}")
         lines.append(cells)
     head = ["100 × difference", "runs"]
-    for title in metrics.values():
+    for title in titles.values():
         head += [title, "Auto"]
     return (
         "## Methods that were run on some of the problems\n\nSome methods were run on fewer than 90% of the "
